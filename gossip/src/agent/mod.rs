@@ -548,7 +548,7 @@ impl Agent {
     }
 
     /// Asks one peer a question of a plane of the caller, and waits for its whole answer; a peer that does not know the kind
-    /// gives an empty one. Waits at most five seconds; at most 64 frames.
+    /// gives an empty one. Waits at most five seconds; at most 256 frames.
     ///
     /// # Errors
     /// The peer is not connected, does not answer in time, or breaks off.

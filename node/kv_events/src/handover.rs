@@ -16,7 +16,8 @@ use crate::{BlockHash, Tier};
 pub const FRAME_BYTES_MAX: usize = 240 * 1024;
 /// Memory that a frame may ask for when it is read.
 const READ_BYTES_MAX: usize = 4 << 20;
-/// Bytes of a page, beyond which nothing more is begun; an engine is not divided between two. A page has at most 64 frames.
+/// Bytes of a page, beyond which nothing more is begun; an engine is not divided between two. So a page has some 80 frames at
+/// most, and an answer of gossip may have 256.
 pub const PAGE_BYTES: usize = 10 << 20;
 /// Longest name of a worker, in bytes.
 const WORKER_BYTES_MAX: usize = 4_096;

@@ -197,6 +197,13 @@ impl Publisher {
         stored
     }
 
+    /// So many further copies of a block that it holds. Of one that it does not hold nothing is noted.
+    pub fn put_copies(&mut self, tier: Tier, block: BlockHash, more: u32, index: &mut Index) {
+        if let Some(holder) = self.holder {
+            index.store_copies(holder, tier, block, more);
+        }
+    }
+
     fn remove(&mut self, event: &Removed, index: &mut Index, applied: &mut Applied) {
         let blocks = event.hashes.len() as u64;
         if self.group.is_some_and(|group| group != event.group) {

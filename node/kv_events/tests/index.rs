@@ -288,6 +288,42 @@ fn copies_beyond_their_limit_count_as_one_so_that_nothing_is_claimed_that_is_gon
 }
 
 #[test]
+fn copies_that_are_told_at_once_are_as_if_each_had_been_stored() {
+    let limits = Limits {
+        copies: 2,
+        ..Limits::default()
+    };
+    let mut index = Index::new(limits, 7);
+    let [one, other] = [(); 2].map(|()| index.open().expect("room"));
+    for holder in [one, other] {
+        index.store(holder, Tier::Gpu, block(1));
+    }
+    index.store_copies(one, Tier::Gpu, block(1), 2);
+    index.store_copies(one, Tier::Gpu, block(1), u32::MAX);
+    index.store_copies(other, Tier::Gpu, block(1), 0);
+    // What it does not have has no copies.
+    index.store_copies(one, Tier::Host, block(1), 1);
+    index.store_copies(one, Tier::Gpu, block(2), 1);
+    let copies: Vec<_> = index.copies(one).collect();
+    assert_eq!(copies, [(Tier::Gpu, block(1), u32::MAX)]);
+    assert_eq!((index.held(one, Tier::Gpu), index.blocks()), (1, 1));
+    index.remove(other, Tier::Gpu, block(1));
+    assert!(!index.has(other, Tier::Gpu, block(1)));
+    index.store_copies(other, Tier::Gpu, block(1), 1);
+    for left in [true, false] {
+        // Of two copies both are removed.
+        index.store(other, Tier::Gpu, block(3));
+        index.store_copies(other, Tier::Gpu, block(3), u32::from(left));
+        index.remove(other, Tier::Gpu, block(3));
+        assert_eq!(index.has(other, Tier::Gpu, block(3)), left);
+        index.remove(other, Tier::Gpu, block(3));
+    }
+    index.close(one);
+    index.store_copies(one, Tier::Gpu, block(1), 1);
+    assert_eq!(index.copies(one).count(), 0);
+}
+
+#[test]
 fn a_search_that_is_used_again_remembers_no_tiers() {
     let (mut index, mut search) = (Index::new(Limits::default(), 3), Search::default());
     let holder = index.open().expect("room");

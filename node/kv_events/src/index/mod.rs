@@ -178,6 +178,11 @@ impl Index {
         }
     }
 
+    /// What it may hold.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
         let tables: usize = self.tiers.iter().map(Table::bytes).sum();
@@ -385,7 +390,10 @@ impl Index {
             return StoreResult::Stored;
         };
         match Holders::of(*value) {
-            Holders::One(one) if one == number => return self.store_copy(number, tier, block),
+            Holders::One(one) if one == number => {
+                self.count_copies(number, tier, block, 1);
+                return StoreResult::Copy;
+            }
             Holders::One(one) if sets::contains(&self.open, one) => {
                 if bytes + sets_growth > self.limits.bytes {
                     return StoreResult::Full;
@@ -396,7 +404,8 @@ impl Index {
             Holders::Set(set) => {
                 let bits = self.sets.bits_mut(set);
                 if sets::contains(bits, number) {
-                    return self.store_copy(number, tier, block);
+                    self.count_copies(number, tier, block, 1);
+                    return StoreResult::Copy;
                 }
                 sets::add(bits, number);
             }
@@ -405,14 +414,20 @@ impl Index {
         StoreResult::Stored
     }
 
-    fn store_copy(&mut self, number: u16, tier: Tier, block: BlockHash) -> StoreResult {
+    /// So many further copies of a block that a holder has. Of one that it does not have nothing is noted.
+    pub fn store_copies(&mut self, holder: Holder, tier: Tier, block: BlockHash, more: u32) {
+        if self.has(holder, tier, block) {
+            self.count_copies(holder.number, tier, block, more);
+        }
+    }
+
+    fn count_copies(&mut self, number: u16, tier: Tier, block: BlockHash, more: u32) {
         let has_room = self.copies.len() < self.limits.copies;
         match self.copies.get_mut(&(number, tier, block)) {
-            Some(copies) => *copies = copies.saturating_add(1),
-            None if has_room => drop(self.copies.insert((number, tier, block), 1)),
+            Some(copies) => *copies = copies.saturating_add(more),
+            None if has_room && more > 0 => drop(self.copies.insert((number, tier, block), more)),
             None => {}
         }
-        StoreResult::Copy
     }
 
     /// A copy of a block is gone. One that is not there changes nothing.

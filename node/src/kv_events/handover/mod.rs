@@ -15,11 +15,11 @@ use std::sync::Arc;
 use grapevine_gossip::plane::RequestError;
 use grapevine_gossip::wire::Extra;
 use grapevine_gossip::{Agent, ReplicaId};
-use grapevine_kv_events::handover::{self, BadFrame, Piece, Question};
+use grapevine_kv_events::handover::{self, BadFrame, Question};
 use rand::seq::SliceRandom;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::{Duration, Instant, sleep, timeout};
+use tokio::time::{Duration, Instant, sleep, timeout_at};
 
 use self::plane::KINDS;
 use self::taking::Taking;
@@ -56,6 +56,8 @@ enum Failure {
     Frame(#[from] BadFrame),
     #[error("it does not come to an end")]
     Endless,
+    #[error("it takes too long")]
+    Late,
     #[error("this replica ends")]
     Ended,
 }
@@ -70,7 +72,8 @@ impl TakeOver {
     }
 
     async fn take_over(&self) {
-        let result = timeout(WITHIN, self.take_from_somebody()).await;
+        let until = Instant::now() + WITHIN;
+        let result = timeout_at(until, self.take_from_somebody(until)).await;
         let result = result.unwrap_or_else(|_| {
             tracing::warn!("what peers know of workers' caches was not had in {WITHIN:?}; workers are asked instead");
             FAILED
@@ -81,14 +84,14 @@ impl TakeOver {
         self.caches.forget_offers();
     }
 
-    async fn take_from_somebody(&self) -> &'static str {
+    async fn take_from_somebody(&self, until: Instant) -> &'static str {
         // From then on there are peers, or there is nobody.
         let _ = self.agent.ready().wait_for(|is_ready| *is_ready).await;
         let mut peers = self.agent.connected_peers();
         peers.shuffle(&mut rand::rng());
         let mut result = NOBODY;
         for peer in peers.iter().take(PEERS_MAX) {
-            match self.take_from(peer).await {
+            match self.take_from(peer, until).await {
                 Ok(true) => return TAKEN,
                 Ok(false) => {}
                 Err(error) => {
@@ -101,7 +104,7 @@ impl TakeOver {
     }
 
     /// Whether it knew anything.
-    async fn take_from(&self, peer: &ReplicaId) -> Result<bool, Failure> {
+    async fn take_from(&self, peer: &ReplicaId, until: Instant) -> Result<bool, Failure> {
         let began = Instant::now();
         let mut taking = Taking::default();
         let mut question = Some(Question::Engines(None));
@@ -113,6 +116,7 @@ impl TakeOver {
                         replica = %peer,
                         engines = taken.engines,
                         blocks = taken.blocks,
+                        left_out = taken.left_out,
                         texts = self.caches.texts().names(),
                         ms = began.elapsed().as_millis() as u64,
                         "took over what a peer knows of workers' caches"
@@ -121,28 +125,26 @@ impl TakeOver {
                 return Ok(taken.engines > 0);
             };
             // A peer that does not hear engines, or of an earlier release, says nothing.
-            let pieces = self.page(peer, &asked).await?;
-            // A million blocks take a quarter of a second.
+            let frames = self.page(peer, &asked).await?;
+            // A million blocks take a quarter of a second. It ends by itself: nobody waits for it then.
             let caches = Arc::clone(&self.caches);
             let take = move || {
-                let next = taking.take(&caches, pieces);
+                let next = taking.take(&caches, &frames, until);
                 (taking, next)
             };
-            (taking, question) = spawn_blocking(take).await.map_err(|_| Failure::Ended)?;
+            let taken = spawn_blocking(take).await.map_err(|_| Failure::Ended)?;
+            taking = taken.0;
+            question = taken.1?;
         }
         Err(Failure::Endless)
     }
 
-    async fn page(&self, peer: &ReplicaId, question: &Question) -> Result<Vec<Piece>, Failure> {
+    async fn page(&self, peer: &ReplicaId, question: &Question) -> Result<Vec<Vec<u8>>, Failure> {
         let question = Extra {
             kind: &KINDS[0],
             body: handover::ask(question),
         };
         let frames = self.agent.request(peer, question).await?;
-        let mut pieces = Vec::new();
-        for frame in frames {
-            pieces.extend(handover::read(&frame.body)?);
-        }
-        Ok(pieces)
+        Ok(frames.into_iter().map(|frame| frame.body).collect())
     }
 }

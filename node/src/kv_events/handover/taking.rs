@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use grapevine_kv_events::handover::{Engine, Piece, Question};
+use grapevine_kv_events::handover::{self, Copied, Engine, Piece, Question};
 use grapevine_kv_events::publisher::Publisher;
 use grapevine_kv_events::stream::Mark;
 use grapevine_kv_events::{BlockHash, Tier};
+use tokio::time::Instant;
 
 use super::super::caches::{Caches, Key, Offer};
+use super::Failure;
 
 /// Blocks that are stored at once; decisions wait meanwhile.
 const BLOCKS_AT_ONCE: usize = 1_024;
@@ -19,8 +21,10 @@ const NUMBERS_MAX: usize = 1 << 16;
 /// What was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    pub(super) engines: u64,
+    pub(super) engines: usize,
     pub(super) blocks: u64,
+    /// Engines beyond as many as the index may have: they are heard from the beginning.
+    pub(super) left_out: u64,
 }
 
 /// Takes what one peer tells.
@@ -38,44 +42,75 @@ impl Taking {
         self.counts
     }
 
-    /// Takes a page. What to ask next; none at the end.
-    pub(super) fn take(&mut self, caches: &Caches, pieces: Vec<Piece>) -> Option<Question> {
-        let mut offer: Option<(Key, Offer)> = None;
+    /// Takes the frames of a page. What to ask next; none at the end.
+    ///
+    /// A frame is read when the one before was taken: its pieces take more memory than its bytes.
+    ///
+    /// # Errors
+    /// The frames are none, or it is `until` by now: what was taken stays, but for the engine that was being told of.
+    pub(super) fn take(
+        &mut self,
+        caches: &Caches,
+        frames: &[Vec<u8>],
+        until: Instant,
+    ) -> Result<Option<Question>, Failure> {
+        let mut offer = None;
+        let next = self.take_frames(caches, frames, until, &mut offer);
+        if next.is_ok() {
+            keep(caches, offer);
+        } else if let Some((_, offer)) = offer {
+            // A part of it would pass for all.
+            forget(caches, offer);
+        }
+        next
+    }
+
+    fn take_frames(
+        &mut self,
+        caches: &Caches,
+        frames: &[Vec<u8>],
+        until: Instant,
+        offer: &mut Option<(Key, Offer)>,
+    ) -> Result<Option<Question>, Failure> {
         let mut next = None;
-        for piece in pieces {
-            match piece {
-                Piece::Engine(engine) => {
-                    keep(caches, offer.take());
-                    offer = Some(self.begin(caches, engine));
+        for frame in frames {
+            for piece in handover::read(frame)? {
+                if Instant::now() >= until {
+                    return Err(Failure::Late);
                 }
-                Piece::Blocks(tier, blocks) => {
-                    if let Some((_, offer)) = &mut offer {
-                        self.counts.blocks += put(caches, offer, tier, &blocks.to_vec());
-                    }
+                if let Piece::Next(question) = piece {
+                    next = question;
+                } else {
+                    self.take_piece(caches, piece, offer);
                 }
-                Piece::Copies(copies) => {
-                    for (tier, block, more) in copies {
-                        if let Some((_, offer)) = &mut offer {
-                            let again = vec![block.get(); more.min(COPIES_MAX) as usize];
-                            put(caches, offer, tier, &again);
-                        }
-                    }
-                }
-                Piece::Apart(one, other) => {
-                    if let (Some(one), Some(other)) = (self.kinds.get(&one), self.kinds.get(&other))
-                    {
-                        caches.likeness().take_over(*one, *other);
-                    }
-                }
-                Piece::Run(run) => {
-                    let ours = |number| self.number_of(caches, number);
-                    caches.texts().take_over(&run, ours);
-                }
-                Piece::Next(question) => next = question,
             }
         }
-        keep(caches, offer);
-        next
+        Ok(next)
+    }
+
+    /// `offer`: of the engine that was told of last.
+    fn take_piece(&mut self, caches: &Caches, piece: Piece, offer: &mut Option<(Key, Offer)>) {
+        match (piece, &mut *offer) {
+            (Piece::Engine(engine), _) => {
+                keep(caches, offer.take());
+                *offer = self.begin(caches, engine);
+            }
+            (Piece::Blocks(tier, blocks), Some((_, offer))) => {
+                self.counts.blocks += put(caches, offer, tier, &blocks.to_vec());
+            }
+            (Piece::Copies(copies), Some((_, offer))) => put_copies(caches, offer, &copies),
+            (Piece::Apart(one, other), _) => {
+                if let (Some(one), Some(other)) = (self.kinds.get(&one), self.kinds.get(&other)) {
+                    caches.likeness().take_over(*one, *other);
+                }
+            }
+            (Piece::Run(run), _) => {
+                let ours = |number| self.number_of(caches, number);
+                caches.texts().take_over(&run, ours);
+            }
+            // Of an engine that was left out.
+            (Piece::Blocks(..) | Piece::Copies(_), None) | (Piece::Next(_), _) => {}
+        }
     }
 
     /// The number here of an engine that taught there. One that is not heard there any more, or has had another number since,
@@ -91,12 +126,17 @@ impl Taking {
         ours
     }
 
-    fn begin(&mut self, caches: &Caches, engine: Engine) -> (Key, Offer) {
+    /// None for one that the index would have no room for.
+    fn begin(&mut self, caches: &Caches, engine: Engine) -> Option<(Key, Offer)> {
+        if self.counts.engines >= caches.index().limits().holders {
+            self.counts.left_out += 1;
+            return None;
+        }
+        self.counts.engines += 1;
         let number = caches.next_number();
         self.numbers.insert(engine.number, number);
         let alike = *self.kinds.entry(engine.kind).or_insert(number);
         caches.likeness().share(alike, number);
-        self.counts.engines += 1;
         let (sequence, fingerprint) = engine.mark;
         let offer = Offer {
             number,
@@ -106,7 +146,7 @@ impl Taking {
                 fingerprint,
             },
         };
-        ((Arc::from(engine.worker), engine.rank), offer)
+        Some(((Arc::from(engine.worker), engine.rank), offer))
     }
 }
 
@@ -122,13 +162,31 @@ fn put(caches: &Caches, offer: &mut Offer, tier: u8, blocks: &[BlockHash]) -> u6
         .sum()
 }
 
+fn put_copies(caches: &Caches, offer: &mut Offer, copies: &[(u8, Copied, u32)]) {
+    for some in copies.chunks(BLOCKS_AT_ONCE) {
+        let mut index = caches.index_mut();
+        for (tier, block, more) in some {
+            if let Some(tier) = Tier::ALL.get(usize::from(*tier)) {
+                let more = (*more).min(COPIES_MAX);
+                offer
+                    .publisher
+                    .put_copies(*tier, block.get(), more, &mut index);
+            }
+        }
+    }
+}
+
 /// Until the engine is heard here, too.
 fn keep(caches: &Caches, offer: Option<(Key, Offer)>) {
     let Some((key, offer)) = offer else {
         return;
     };
     let before = caches.offers().insert(key, offer);
-    if let Some(mut before) = before {
-        before.publisher.forget(&mut caches.index_mut());
+    if let Some(before) = before {
+        forget(caches, before);
     }
+}
+
+fn forget(caches: &Caches, mut offer: Offer) {
+    offer.publisher.forget(&mut caches.index_mut());
 }
