@@ -23,8 +23,12 @@ pub(super) struct Scene {
 
 impl Scene {
     pub(super) fn of(count: usize) -> Self {
+        Self::with(count, &KvEventsConfig::default())
+    }
+
+    pub(super) fn with(count: usize, config: &KvEventsConfig) -> Self {
         let workers = (0..count).map(|number| worker(number, MODEL));
-        let alone = Alone::new("r1", workers, &KvEventsConfig::default(), count);
+        let alone = Alone::new("r1", workers, config, count);
         let pool = alone.cluster.fleet().pool(MODEL).expect("a model");
         let mut workers: Vec<_> = pool
             .members()

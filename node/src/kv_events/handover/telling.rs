@@ -137,15 +137,18 @@ pub(super) fn texts(caches: &Caches, after: Option<(u32, u32)>) -> Vec<Vec<u8>> 
         }
     }
     let mut next = None;
-    for some in runs[behind..].chunks(RUNS_AT_ONCE) {
-        if told.bytes() >= PAGE_BYTES {
-            break;
-        }
+    'page: for some in runs[behind..].chunks(RUNS_AT_ONCE) {
         let texts = caches.texts();
-        let some_runs: Vec<_> = some.iter().filter_map(|run| texts.run(*run)).collect();
+        let some_runs: Vec<_> = some.iter().map(|key| (key, texts.run(*key))).collect();
         drop(texts);
-        some_runs.into_iter().for_each(|run| told.push_run(run));
-        next = some.last();
+        for (key, run) in some_runs {
+            if told.bytes() >= PAGE_BYTES {
+                break 'page;
+            }
+            // One that was forgotten meanwhile is none.
+            run.into_iter().for_each(|run| told.push_run(run));
+            next = Some(key);
+        }
     }
     let is_last = next == runs.last();
     let next = next.filter(|_| !is_last);

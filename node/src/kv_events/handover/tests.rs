@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use grapevine_kv_events::handover::{self, Blocks, Page, Piece, Question};
+use grapevine_kv_events::texts::{Speaker, TextName};
 use grapevine_kv_events::{BlockHash, Tier};
 use tokio::time::Instant;
 
 use super::super::tests::Scene;
 use super::taking::Taking;
 use super::{Failure, telling};
+use crate::config::KvEventsConfig;
 
 fn told(from: &Scene, question: &Question) -> Vec<Vec<u8>> {
     match question {
@@ -143,4 +145,35 @@ fn what_takes_too_long_or_breaks_off_leaves_no_engine_half_told() {
     assert_eq!(offered, [("w0".into(), 0)]);
     caches.index_mut().sweep(256);
     assert_eq!(caches.index().blocks(), 2);
+}
+
+#[test]
+fn a_page_of_texts_ends_at_its_size_and_one_run_more() {
+    const RUN: u64 = 60_000;
+    let config = KvEventsConfig {
+        text_blocks: 3_000_000,
+        ..KvEventsConfig::default()
+    };
+    let peer = Scene::with(1, &config);
+    for run in 0..30 {
+        let chain: Vec<_> = (run * RUN..(run + 1) * RUN).map(BlockHash).collect();
+        let speaker = Speaker {
+            engine: 0,
+            may_teach: true,
+        };
+        let text = TextName {
+            whole: run,
+            common: None,
+        };
+        let mut texts = peer.caches().texts();
+        texts.learn(speaker, Some(text), None, &chain);
+    }
+    let frames = told(&peer, &Question::Texts(None));
+    let bytes: usize = frames.iter().map(Vec::len).sum();
+    let most = handover::PAGE_BYTES + 9 * RUN as usize;
+    assert!((handover::PAGE_BYTES..most).contains(&bytes), "{bytes}");
+    let replica = Scene::with(1, &config);
+    hand_over(&peer, &replica);
+    let texts = replica.caches().texts();
+    assert_eq!((texts.names(), texts.blocks()), (30, 30 * RUN as usize));
 }
