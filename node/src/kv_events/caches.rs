@@ -600,6 +600,28 @@ fn age(time: f64) -> f64 {
     let now = now
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
-    // Whatever it says; one that is infinite would be the sum for ever.
-    (now.as_secs_f64() - time).clamp(0.0, AGE_MAX_S)
+    let age = now.as_secs_f64() - time;
+    // Whatever it says; one that is infinite, or no number, would be the sum for ever.
+    if age.is_nan() {
+        return 0.0;
+    }
+    age.clamp(0.0, AGE_MAX_S)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_a_number_whatever_time_an_engine_says() {
+        for (time, expected) in [
+            (f64::NAN, 0.0),
+            (f64::INFINITY, 0.0),
+            (f64::NEG_INFINITY, AGE_MAX_S),
+            (0.0, AGE_MAX_S),
+            (f64::MAX, 0.0),
+        ] {
+            assert_eq!(age(time), expected, "{time}");
+        }
+    }
 }
