@@ -176,8 +176,9 @@ impl Caches {
                 true => text.tokens_of(f64::from(known)),
                 false => 0,
             },
-            cached_tokens: of_prompt * block_tokens,
-            answer_tokens: (blocks - of_prompt) * block_tokens,
+            // An engine says what it likes of its blocks.
+            cached_tokens: of_prompt.saturating_mul(block_tokens),
+            answer_tokens: (blocks - of_prompt).saturating_mul(block_tokens),
         };
         (told != Told::default()).then_some(told)
     }
@@ -202,7 +203,9 @@ fn found_in(engine: &KvEngine, matches: &[Option<Match>]) -> Option<Match> {
 #[cfg(test)]
 mod tests {
     use grapevine_kv_events::texts::{Limits, Speaker, TextName, Texts};
+    use grapevine_placement::{ClusterSettings, KeyBuilder};
 
+    use super::super::tests::Scene;
     use super::*;
 
     #[test]
@@ -233,5 +236,34 @@ mod tests {
         check(1_100.0, 16, (1_100, true));
         check(2_740.0, 16, (384, false));
         check(2_740.0, 0, (2_740, true));
+    }
+
+    #[test]
+    fn an_engine_may_say_any_size_of_its_blocks() {
+        let scene = Scene::of(1);
+        let engine = &scene.begin()[0];
+        engine.begin(true);
+        engine.stands(true, true, Some(0));
+        let settings = ClusterSettings::default();
+        let mut builder = KeyBuilder::new(&settings.key, "m", b"");
+        builder.begin_message("user");
+        builder.text("word ".repeat(800));
+        builder.end_message();
+        let key = builder.finish();
+        // An earlier prompt that this one goes on from, then its answer a block at a time.
+        let before = key.links().len() - 2;
+        let text = name_of(key.links()[before].hash);
+        scene.tell(engine, text, None, &[1, 2, 3]);
+        scene.tell(engine, text, Some(3), &[4]);
+        scene.tell_of_size(engine, u32::MAX, text, Some(4), &[5]);
+        let mut candidate = [Candidate::default()];
+        let worker = std::iter::once(&*scene.workers[0]);
+        scene.caches().tell(worker, &key, &mut candidate);
+        let told = candidate[0].told.expect("the text is known");
+        assert_eq!(
+            (told.cached_tokens, told.answer_tokens),
+            (u32::MAX, u32::MAX)
+        );
+        assert!((1..=key.prompt_tokens()).contains(&told.held_tokens));
     }
 }

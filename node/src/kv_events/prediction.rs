@@ -40,9 +40,10 @@ impl Expected {
     /// it completes.
     fn of(&self, prompt_tokens: u64, with_answer: bool) -> u32 {
         let block_tokens = self.block_tokens();
-        let most = (prompt_tokens.saturating_sub(1) as u32) / block_tokens * block_tokens;
+        let before_last = u32::try_from(prompt_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
+        let most = before_last / block_tokens * block_tokens;
         let answer = if with_answer { self.answer_tokens } else { 0 };
-        (self.prompt_tokens + answer).min(most)
+        self.prompt_tokens.saturating_add(answer).min(most)
     }
 
     fn block_tokens(&self) -> u32 {
@@ -130,5 +131,34 @@ impl Caches {
                 "answers of a worker contradict the KV events that it publishes; they are not believed for five minutes"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::KvState;
+
+    #[test]
+    fn what_is_expected_is_bounded_whatever_an_engine_says() {
+        let engine = KvEngine::default();
+        engine.show(KvState {
+            holder: None,
+            tells_all: true,
+            block_tokens: 16,
+        });
+        let expected = Expected {
+            worker: "w0".into(),
+            engine: Arc::new(engine),
+            is_all: true,
+            prompt_tokens: u32::MAX,
+            answer_tokens: u32::MAX,
+            with_answer: true,
+        };
+        assert_eq!(expected.of(100, true), 96);
+        assert_eq!(expected.of(0, true), 0);
+        let most = u32::MAX / 16 * 16;
+        assert_eq!(expected.of(u64::from(u32::MAX) + 100, true), most);
+        assert_eq!(expected.of(u64::MAX, false), most);
     }
 }

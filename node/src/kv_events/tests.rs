@@ -61,11 +61,23 @@ impl Scene {
 
     /// An engine stored these blocks for a text, behind another block.
     pub(super) fn tell(&self, engine: &Engine, text: u64, parent: Option<u64>, blocks: &[u64]) {
+        self.tell_of_size(engine, 16, text, parent, blocks);
+    }
+
+    /// The same with blocks of so many tokens, as it says.
+    pub(super) fn tell_of_size(
+        &self,
+        engine: &Engine,
+        block_tokens: u32,
+        text: u64,
+        parent: Option<u64>,
+        blocks: &[u64],
+    ) {
         let stored = Stored {
             hashes: blocks.iter().copied().map(BlockHash).collect(),
             parent: parent.map(BlockHash),
-            tokens: vec![0; blocks.len() * 16],
-            block_tokens: 16,
+            tokens: Vec::new(),
+            block_tokens,
             tier: Tier::Gpu,
             lora: None,
             group: 0,
