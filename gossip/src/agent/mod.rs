@@ -102,7 +102,7 @@ struct Parts {
     shown: Shown,
     /// Own changes on their way to peers.
     pushes: Arc<Pushes>,
-    /// Whether a task watches the ends of warm-ups: a cluster of one starts it late.
+    /// Whether a task calls the registry by the clock: a cluster of one starts it with its first change.
     keeps_time: AtomicBool,
     stop: CancellationToken,
 }
@@ -235,7 +235,6 @@ impl Agent {
         source: Source,
         workers: Vec<(WorkerId, WorkerSpec)>,
     ) -> Result<Ack, ChangeError> {
-        self.keep_time_alone();
         self.change(|registry, now| registry.put_all(&source, workers, now))
             .await
     }
@@ -251,7 +250,6 @@ impl Agent {
         source: Source,
         spec: WorkerSpec,
     ) -> Result<Ack, ChangeError> {
-        self.keep_time_alone();
         let write = |registry: &mut Registry, now| {
             Ok(registry.hold(id, source, spec, now)?.into_iter().collect())
         };
@@ -647,8 +645,7 @@ impl Agent {
         self.0.pending.record(record, self.0.driver.net().is_none());
     }
 
-    /// Writes to the registry, and waits until a peer has it.
-    /// A replica alone has no rounds, in which warm-ups would end.
+    /// A replica alone has no rounds, in which warm-ups would end and removals be forgotten.
     fn keep_time_alone(&self) {
         if self.0.driver.net().is_none() && !self.0.keeps_time.swap(true, Ordering::Relaxed) {
             let (registry, stop) = (self.0.registry.clone(), self.0.stop.clone());
@@ -656,10 +653,12 @@ impl Agent {
         }
     }
 
+    /// Writes to the registry, and waits until a peer has it.
     async fn change(
         &self,
         write: impl FnOnce(&mut Registry, u64) -> Result<Vec<Entry>, RegistryError>,
     ) -> Result<Ack, ChangeError> {
+        self.keep_time_alone();
         let driver = &self.0.driver;
         // Before the first exchange our clock may lie behind the stamps that the change must beat.
         let mut synced = driver.synced().subscribe();

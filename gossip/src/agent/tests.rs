@@ -165,6 +165,25 @@ async fn a_view_changes_by_itself_when_a_warm_up_ends() {
     agent.shutdown().await;
 }
 
+/// Nobody could bring the worker back, so its end need not be remembered for ever.
+#[tokio::test(start_paused = true)]
+async fn a_replica_alone_forgets_removals_after_a_day() {
+    let agent = Agent::solo("demo", "a", &Facts::default(), Metrics::default()).expect("valid");
+    let dns = || Source::provider("dns").expect("valid");
+    let id = spec(8000).default_id();
+    let put = agent.put_worker(id.clone(), dns(), spec(8000));
+    put.await.expect("room");
+    agent.remove_worker(&id, dns()).await.expect("declared");
+    let mut views = agent.watch();
+    views.mark_unchanged();
+    let hours = |hours: u64| Duration::from_secs(hours * 3600);
+    let changed = timeout(hours(23), views.changed()).await;
+    assert!(changed.is_err() && agent.entries_of(&dns()).len() == 1);
+    let forgotten = timeout(hours(2), views.changed()).await;
+    assert!(forgotten.is_ok() && agent.entries_of(&dns()).is_empty());
+    agent.shutdown().await;
+}
+
 /// The followers of a view compute the ring from it, and report it: that must not be a change that they follow again.
 #[tokio::test]
 async fn one_changed_worker_and_the_ring_that_it_gives_are_one_view() {

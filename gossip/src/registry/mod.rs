@@ -18,7 +18,7 @@
 //! | 10 | a removal that masks something is never dropped | `a_masking_removal_stays` |
 //! | 11 | the first replica to give up a tombstone makes the others give it up | `a_tombstone_is_given_up_together` |
 //! | 12 | stamps from the future are merged; beyond 24 h nothing of the batch is | `far_future_is_quarantined_whole` |
-//! | 13 | tables are bounded: own writes at 16,384 entries, merges at twice that | `the_map_is_bounded` |
+//! | 13 | tables are bounded: own writes at 24,576 entries, merges at twice that | `the_map_is_bounded` |
 //! | 14 | after too long alone only configuration survives | `starting_over_keeps_configuration` |
 //! | 15 | a warm-up ends at its time, within 10 min, without a message | `a_warm_up_ends_by_itself`, `it_takes_ten_minutes_at_most` |
 //! | 16 | ending it earlier changes that record only: any later record beats it | `the_end_of_a_warm_up_overrides_nothing` |
@@ -28,6 +28,7 @@
 //! | 20 | labels never make a worker present, and end with its removal | `labels_make_no_worker_and_end_with_it` |
 //! | 21 | a write of labels is laid over the known ones; of two at once the later is kept | `labels_are_laid_over_what_is_known`, `the_last_writer_of_labels_wins` |
 //! | 22 | an administrator's drain makes no worker present, and ends with it | `a_drained_worker_leaves_with_its_sources`, `a_drain_makes_no_worker_present` |
+//! | 23 | what was removed gives way, the oldest first: own writes find room | `what_was_removed_leaves_room_for_new_workers` |
 //!
 //! Not here: which replicas are alive, which workers are healthy or loaded. None of it changes the set.
 
@@ -70,7 +71,11 @@ pub const ENTRIES_MAX: usize = 24_576;
 /// the limit on several replicas at once still reach everybody.
 pub const MERGED_ENTRIES_MAX: usize = 2 * ENTRIES_MAX;
 /// At most this many entries on which nothing depends are kept; the oldest are dropped first.
-pub const UNUSED_MAX: usize = ENTRIES_MAX;
+pub const UNUSED_MAX: usize = ENTRIES_MAX / 2;
+/// So many of them are kept however many others there are: a removal must be remembered until everybody has it.
+const UNUSED_MIN: usize = ENTRIES_MAX / 8;
+/// Between the two they leave so much room for own writes.
+const ROOM: usize = ENTRIES_MAX / 16;
 /// How long an entry on which nothing depends is kept, in time with at least one live peer.
 pub const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -409,8 +414,8 @@ impl Registry {
             .collect()
     }
 
-    /// Lets unused entries age by `contact`, time with at least one live peer (see [`Contact`]),
-    /// and drops those that are of no use to anybody. Returns how many ceased to count, or count again. Call it
+    /// Lets unused entries age by `contact`, time with at least one live peer (see [`Contact`]; all time where there can be
+    /// none), and drops those that are of no use to anybody. Returns how many ceased to count, or count again. Call it
     /// about once a second.
     pub fn advance(&mut self, contact: Duration) -> usize {
         let unused = self.unused_keys();
@@ -435,7 +440,8 @@ impl Registry {
         }
         // By stamp, not by age: the same choice on every replica.
         kept.sort_unstable_by(|a, b| b.cmp(a));
-        let surplus = kept.split_off(UNUSED_MAX.min(kept.len()));
+        let used = self.entries.len() - unused.len();
+        let surplus = kept.split_off(unused_max(used).min(kept.len()));
         dropped.extend(surplus.into_iter().map(|(_, key)| key));
         for key in dropped {
             let gone = self.entries.remove(&key);
@@ -548,6 +554,14 @@ impl Registry {
         }
         unused
     }
+}
+
+/// How many entries on which nothing depends are kept beside so many others. Only by numbers that are the same on every
+/// replica, so that none takes back from another what it dropped itself.
+fn unused_max(used: usize) -> usize {
+    (ENTRIES_MAX - ROOM)
+        .saturating_sub(used)
+        .clamp(UNUSED_MIN, UNUSED_MAX)
 }
 
 /// Whether an entry declares that its worker exists.

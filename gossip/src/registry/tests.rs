@@ -463,6 +463,42 @@ fn the_map_is_bounded() {
     );
 }
 
+/// Addresses that come and go, as those of pods do, beside a fleet that stays.
+#[test]
+fn what_was_removed_leaves_room_for_new_workers() {
+    let facts = |registry: &mut Registry, worker: &WorkerId, at: u64| {
+        let kubernetes = provider("kubernetes");
+        registry.put(worker.clone(), kubernetes, spec(1), at)?;
+        registry.learn(worker.clone(), spec(1), at)?;
+        registry.restarted(worker, at / 1000, at)?;
+        let labels = Labels::new([("runtime", "vllm")]).expect("valid");
+        registry.label(worker, &labels, at).map(drop)
+    };
+    for fleet in [100, 5_000] {
+        let mut one = registry("r");
+        for n in 0..fleet {
+            facts(&mut one, &id(&format!("stays{n}")), NOW).expect("room");
+        }
+        for n in 0..9_000_u64 {
+            let worker = id(&format!("pod{n}"));
+            let written = facts(&mut one, &worker, NOW + n);
+            written.unwrap_or_else(|error| panic!("{fleet} stay, the {n}th: {error}"));
+            one.remove(&worker, provider("kubernetes"), NOW + n)
+                .expect("declared");
+            if n % 300 == 0 {
+                one.advance(Duration::from_secs(1));
+            }
+        }
+        one.advance(Duration::from_secs(1));
+        assert_eq!(one.workers().len(), fleet);
+        let of_pod = |entry: &&Entry| entry.id.as_str().starts_with("pod") && entry.is_removed();
+        let newest = one.entries().filter(of_pod).count();
+        assert!(newest > 500, "{newest} removals are remembered");
+        assert!(one.entry(&id("pod8999"), &provider("kubernetes")).is_some());
+        assert!(one.entry(&id("pod0"), &provider("kubernetes")).is_none());
+    }
+}
+
 #[test]
 fn starting_over_keeps_configuration() {
     let mut one = registry("r");

@@ -60,7 +60,7 @@ pub(crate) struct RegistryPlane {
     /// When the view was begun that is being shown.
     began: Instant,
     load: LoadSource,
-    /// In a cluster of one nothing happens by the clock that could publish later.
+    /// A cluster of one: it has no rounds, and publishes at once.
     is_solo: bool,
     /// The look that was used last.
     seen: Option<Arc<Seen>>,
@@ -344,21 +344,29 @@ impl RegistryPlane {
             self.generation = seen.generation;
             self.refresh(cx);
         }
-        let elapsed = cx.now.saturating_duration_since(self.second);
-        if elapsed >= SECOND {
-            self.second = cx.now;
-            // Paused for long: nothing was received, whatever the last sightings were.
-            let live = seen.others.iter().filter(|seen| seen.live).count();
-            let heard = if elapsed > 10 * SECOND { 0 } else { live };
-            let contact = self.contact.add(heard, elapsed);
-            if self.registry.advance(contact) > 0 {
-                self.refresh(cx);
-            }
+        let live = seen.others.iter().filter(|seen| seen.live).count();
+        if self.age(live, cx) {
             greet_silent(around, cx);
         }
         if seen.is_synced {
             self.begin_exchanges(around, cx);
         }
+    }
+
+    /// Lets the registry grow older, each second; true if one is over.
+    fn age(&mut self, live_peers: usize, cx: &mut Context) -> bool {
+        let elapsed = cx.now.saturating_duration_since(self.second);
+        if elapsed < SECOND {
+            return false;
+        }
+        self.second = cx.now;
+        // Paused for long: nothing was received, whatever the last sightings were.
+        let heard = if elapsed > 10 * SECOND { 0 } else { live_peers };
+        let contact = self.contact.add(heard, elapsed);
+        if self.registry.advance(contact) > 0 {
+            self.refresh(cx);
+        }
+        true
     }
 
     fn begin_exchanges(&mut self, around: &Surroundings, cx: &mut Context) {
@@ -472,7 +480,10 @@ impl Plane for RegistryPlane {
 
     fn on_tick(&mut self, around: &Surroundings, cx: &mut Context) -> Option<Instant> {
         let is_news = |seen: &Arc<Seen>| !Arc::ptr_eq(seen, &around.seen);
-        if !self.is_solo && self.seen.as_ref().is_none_or(is_news) {
+        if self.is_solo {
+            // Nobody is there who could bring a removed worker back: as good as contact with all.
+            self.age(1, cx);
+        } else if self.seen.as_ref().is_none_or(is_news) {
             self.seen = Some(around.seen.clone());
             self.round(around, cx);
         }
@@ -481,7 +492,9 @@ impl Plane for RegistryPlane {
         if is_due(self.pace.due()) || is_due(self.warmups.next_end()) {
             self.publish(cx);
         }
-        [self.pace.due(), self.warmups.next_end()]
+        // In a cluster each round wakes it.
+        let next_second = self.is_solo.then(|| self.second + SECOND);
+        [self.pace.due(), self.warmups.next_end(), next_second]
             .into_iter()
             .flatten()
             .min()
