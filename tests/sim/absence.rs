@@ -8,6 +8,8 @@ use crate::probe::{LIMIT, SECOND, joined, whole};
 
 /// Longer than chitchat remembers the dead.
 const BEYOND_GRACE: Duration = Duration::from_secs(75);
+/// New replicas are a cluster ten seconds after they met, at their next exchange.
+const FOUNDED: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// G07: away for longer than the dead are remembered; meanwhile a worker was removed.
@@ -68,6 +70,7 @@ fn a_removal_outlives_a_partition_and_a_restart() {
 #[test]
 fn who_was_away_for_a_day_brings_nothing_along() {
     let mut cluster = joined(3, 403);
+    cluster.run(FOUNDED);
     let (gone, _) = cluster.add_worker(2, 8001);
     cluster.until("worker everywhere", LIMIT, agree);
     cluster.cut(&[2], &[0, 1]);
@@ -96,6 +99,7 @@ fn who_was_away_for_a_day_brings_nothing_along() {
 fn who_was_alone_for_a_day_loses_nothing_to_a_newcomer() {
     for meets_at_once in [false, true] {
         let mut cluster = joined(2, 405);
+        cluster.run(FOUNDED);
         let (kept, _) = cluster.add_worker(0, 8000);
         cluster.until("worker everywhere", LIMIT, agree);
         cluster.kill(1);
@@ -154,6 +158,7 @@ fn forget_all(cluster: &mut Cluster) {
     cluster.restart(0);
     cluster.restart(1);
     both_back(cluster);
+    cluster.run(FOUNDED);
     assert_eq!(cluster.view(0).workers().len(), 0);
 }
 

@@ -123,9 +123,10 @@ fn evidence(now: Instant) -> EvidencePlane {
     EvidencePlane::new(id("me"), &config, pending, Metrics::default(), now)
 }
 
-fn registry(now: Instant) -> RegistryPlane {
+/// The plane of one replica of a cluster.
+pub(super) fn registry_of(replica: &str, now: Instant) -> RegistryPlane {
     let own = Own {
-        replica: id("me"),
+        replica: id(replica),
         generation: 1,
         address: "127.0.0.1:1".parse().expect("valid"),
         facts: FactMap::new(),
@@ -158,7 +159,7 @@ fn no_plane_holds_anything_of_a_peer_that_left() {
             "peer state",
             life_of_a_peer(PeerStatePlane::new(Shown::default(), Metrics::default())),
         ),
-        ("registry", life_of_a_peer(registry(now))),
+        ("registry", life_of_a_peer(registry_of("me", now))),
         (
             "dry run",
             life_of_a_peer(DryRunPlane::new(Arc::default(), Metrics::default())),

@@ -1,4 +1,11 @@
-//! Time with and without other replicas: what tombstones live by, and when a map is too old.
+//! Time with and without the cluster: what tombstones live by, and when a map is too old.
+//!
+//! A live peer is not the cluster: it may have been away itself, or have begun a moment ago. So each says in its exchanges
+//! how long it was without the cluster, and whoever exchanges with it was so for no longer; one that was away passes on to
+//! all that copy its map that they may hold what others removed.
+//!
+//! Nobody can tell a part that was cut off from what is left of a cluster. So after a day together the replicas of a part
+//! take themselves for the cluster: this is the limit of what is promised (`node/OPERATIONS.md`, Partition).
 
 use std::time::Duration;
 
@@ -9,11 +16,23 @@ use super::RETENTION;
 /// contact was lost.
 pub const ISOLATION_MAX: Duration = RETENTION.saturating_sub(Duration::from_secs(60 * 60));
 
+/// Claimed by who has met nobody yet, and by nobody else: too long, so that no peer that was away itself takes its nearly
+/// empty map for what the cluster knows.
+const MET_NOBODY: Duration = ISOLATION_MAX;
+/// Least claim of who was away.
+const AWAY: Duration = ISOLATION_MAX.saturating_add(Duration::from_millis(1));
+/// New replicas are a cluster after so long together. Until then they meet one that is there already, if there is one.
+const FOUNDED_AFTER: Duration = Duration::from_secs(10);
+/// Replicas that know of no better are the cluster after so long together.
+const PART_MAX: Duration = RETENTION;
+
 /// Adds up time with at least one live peer, and time without.
 #[derive(Clone, Debug, Default)]
 pub struct Contact {
-    alone: Duration,
-    has_met: bool,
+    /// How long it was without the cluster; `None` before it has met anybody.
+    alone: Option<Duration>,
+    /// Time with live peers since it was without the cluster first, or since its start.
+    together: Duration,
 }
 
 impl Contact {
@@ -23,22 +42,28 @@ impl Contact {
     /// Measure `elapsed` with a monotonic clock, and pass 0 peers for a gap far longer than a second:
     /// a process that was paused received nothing.
     pub fn add(&mut self, live_peers: usize, elapsed: Duration) -> Duration {
-        if live_peers > 0 {
-            return elapsed;
+        if live_peers == 0 {
+            if let Some(alone) = &mut self.alone {
+                if alone.is_zero() {
+                    self.together = Duration::ZERO;
+                }
+                *alone = alone.saturating_add(elapsed);
+            }
+            return Duration::ZERO;
         }
-        self.alone += elapsed;
-        Duration::ZERO
+        self.together = self.together.saturating_add(elapsed);
+        if self.together >= PART_MAX && self.alone.is_some() {
+            self.alone = Some(Duration::ZERO);
+        }
+        elapsed
     }
 
-    /// Time without contact since the last [`synced`](Self::synced), as it goes into every sync request and response.
-    ///
-    /// Who has met nobody yet says that it was away for too long: no peer that was away itself is to take its nearly
-    /// empty map for what the cluster knows.
+    /// Time without the cluster, as it goes into every sync request and response, and into every snapshot.
     pub fn claimed(&self) -> Duration {
-        if self.has_met {
-            self.alone
-        } else {
-            self.alone.max(ISOLATION_MAX)
+        match self.alone {
+            None => MET_NOBODY,
+            Some(alone) if alone >= ISOLATION_MAX => alone.max(AWAY),
+            Some(alone) => alone,
         }
     }
 
@@ -46,22 +71,26 @@ impl Contact {
     ///
     /// Never before the first exchange: what a replica holds then, it has declared itself.
     pub fn is_away(&self) -> bool {
-        self.has_met && self.alone >= ISOLATION_MAX
+        self.alone.is_some_and(|alone| alone >= ISOLATION_MAX)
     }
 
     /// What to do on meeting a peer that claims to have been alone for so long.
     pub fn reunion(&self, peer_alone: Duration) -> Reunion {
-        if self.has_met {
-            Reunion::of(self.alone, peer_alone)
-        } else {
-            Reunion::Merge
+        match self.alone {
+            Some(alone) => Reunion::of(alone, peer_alone),
+            None => Reunion::Merge,
         }
     }
 
-    /// An exchange of registries with a peer has ended well.
-    pub fn synced(&mut self) {
-        self.alone = Duration::ZERO;
-        self.has_met = true;
+    /// The registry of a peer that claims to have been alone for so long was taken in.
+    pub fn synced(&mut self, peer_alone: Duration) {
+        let of_peer = (peer_alone != MET_NOBODY).then_some(peer_alone);
+        self.alone = match (self.alone, of_peer) {
+            (None, None) if self.together < FOUNDED_AFTER => None,
+            (None, None) => Some(Duration::ZERO),
+            (Some(alone), Some(of_peer)) => Some(alone.min(of_peer)),
+            (alone, of_peer) => alone.or(of_peer),
+        };
     }
 }
 
@@ -96,18 +125,28 @@ impl Reunion {
 mod tests {
     use super::*;
 
+    const SECOND: Duration = Duration::from_secs(1);
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// A replica of a cluster that was alone for so long.
+    fn alone_for(alone: Duration) -> Contact {
+        let mut contact = Contact::default();
+        contact.synced(Duration::ZERO);
+        contact.add(0, alone);
+        contact
+    }
+
     #[test]
     fn only_time_with_peers_is_contact() {
-        let second = Duration::from_secs(1);
         let mut contact = Contact::default();
-        assert_eq!(contact.add(2, second), second);
-        assert_eq!(contact.add(0, second), Duration::ZERO);
-        assert_eq!(contact.add(0, second), Duration::ZERO);
-        assert_eq!(contact.add(1, second), second);
-        contact.synced();
-        contact.add(0, second);
-        assert_eq!(contact.claimed(), second);
-        contact.synced();
+        assert_eq!(contact.add(2, SECOND), SECOND);
+        assert_eq!(contact.add(0, SECOND), Duration::ZERO);
+        assert_eq!(contact.add(0, SECOND), Duration::ZERO);
+        assert_eq!(contact.add(1, SECOND), SECOND);
+        contact.synced(Duration::ZERO);
+        contact.add(0, SECOND);
+        assert_eq!(contact.claimed(), SECOND);
+        contact.synced(Duration::ZERO);
         assert_eq!(contact.claimed(), Duration::ZERO);
     }
 
@@ -116,16 +155,73 @@ mod tests {
         let mut new = Contact::default();
         assert_eq!(new.claimed(), ISOLATION_MAX);
         new.add(0, 2 * ISOLATION_MAX);
+        assert_eq!(new.claimed(), ISOLATION_MAX);
         assert!(!new.is_away(), "what it holds is its own");
         for peer in [Duration::ZERO, ISOLATION_MAX] {
             assert_eq!(new.reunion(peer), Reunion::Merge);
         }
-        new.synced();
+        new.synced(Duration::ZERO);
         new.add(0, ISOLATION_MAX);
         assert!(new.is_away());
         assert_eq!(new.reunion(Duration::ZERO), Reunion::StartOver);
         let newcomer = Contact::default().claimed();
         assert_eq!(new.reunion(newcomer), Reunion::Merge);
+    }
+
+    /// Two that start at once must not be taken for a cluster by a third that was away and that they are about to meet.
+    #[test]
+    fn new_replicas_are_a_cluster_after_a_while_together() {
+        let mut new = Contact::default();
+        new.synced(MET_NOBODY);
+        assert_eq!(new.claimed(), MET_NOBODY);
+        new.add(1, FOUNDED_AFTER);
+        new.synced(MET_NOBODY);
+        assert_eq!(new.claimed(), Duration::ZERO);
+        assert_eq!(
+            alone_for(25 * HOUR).reunion(new.claimed()),
+            Reunion::StartOver
+        );
+    }
+
+    #[test]
+    fn who_copies_from_a_replica_that_was_away_was_away() {
+        let mut away = alone_for(25 * HOUR);
+        let mut new = Contact::default();
+        new.synced(away.claimed());
+        new.add(1, SECOND);
+        away.add(1, SECOND);
+        away.synced(new.claimed());
+        for of_part in [&away, &new] {
+            assert_eq!(of_part.reunion(Duration::ZERO), Reunion::StartOver);
+        }
+        new.synced(Duration::ZERO);
+        assert_eq!(new.claimed(), Duration::ZERO);
+    }
+
+    #[test]
+    fn two_that_were_away_are_no_cluster_when_they_meet() {
+        let (mut a, mut b) = (alone_for(25 * HOUR), alone_for(26 * HOUR));
+        a.synced(b.claimed());
+        b.synced(a.claimed());
+        assert_eq!([a.claimed(), b.claimed()], [25 * HOUR; 2]);
+        // Nor does anybody hide it who has met nobody.
+        a.synced(MET_NOBODY);
+        assert!(a.is_away() && b.is_away());
+    }
+
+    /// Else all replicas of a cluster whose network failed for a day would be away for ever, and times alone would add up.
+    #[test]
+    fn after_a_day_together_a_part_is_the_cluster() {
+        for before in [HOUR, 25 * HOUR] {
+            let mut contact = alone_for(before);
+            contact.add(1, PART_MAX - SECOND);
+            assert_eq!(contact.claimed(), before);
+            contact.add(1, SECOND);
+            assert_eq!(contact.claimed(), Duration::ZERO);
+            contact.add(0, SECOND);
+            contact.add(1, SECOND);
+            assert_eq!(contact.claimed(), SECOND, "the day begins anew");
+        }
     }
 
     #[test]

@@ -280,12 +280,12 @@ impl Simulation {
         let answer = self.replicas[answering].registry.summary();
         let entries = self.replicas[answering].registry.differing(&question);
         self.deliver(asking, entries);
-        self.replicas[asking].contact.synced();
+        self.replicas[asking].contact.synced(claimed);
         self.replicas[asking].has_synced = true;
-        if !self.random.random_bool(loss) {
+        let is_away = self.replicas[asking].contact.is_away();
+        if !is_away && !self.random.random_bool(loss) {
             let rest = self.replicas[asking].registry.differing(&answer);
             self.deliver(answering, rest);
-            self.replicas[answering].contact.synced();
         }
     }
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::body::{Body, wire_ms};
+use super::body::{Body, Frame, wire_ms};
 use super::entry::{CHUNK_ENTRIES_MAX, WireEntry, entry_len};
 use super::load::WireSparse;
-use crate::frame::{Decode, Encode, FrameError};
+use crate::frame::{self, Decode, Encode, FrameError};
 use crate::hlc::Stamp;
 use crate::load::LoadFrame;
 use crate::registry::{BUCKETS, Digest, Entry, Summary};
@@ -41,6 +41,8 @@ pub struct Snapshot {
     pub load: Option<LoadFrame>,
     /// Whether this is the last frame.
     pub last: bool,
+    /// For how long the answering replica was alone; `None` from a release that does not say it.
+    pub alone: Option<Duration>,
 }
 
 /// Cuts entries into pieces that fit one frame each; one empty piece if there are none.
@@ -91,6 +93,16 @@ pub(super) struct WireSnapshot {
     load: Option<WireSparse>,
     last: bool,
 }
+
+/// Behind a snapshot, since 0.2.
+#[derive(Encode, Decode)]
+struct WireAlone {
+    alone_ms: u64,
+}
+
+/// A snapshot, and what stands behind it.
+#[derive(Encode)]
+struct WithAlone(WireSnapshot, WireAlone);
 
 impl Body for SyncRequest {
     type Wire = WireSyncRequest;
@@ -150,7 +162,28 @@ impl Body for Snapshot {
             entries: Body::from_wire(wire.entries, refused)?,
             load,
             last: wire.last,
+            alone: None,
         })
+    }
+
+    fn seal(&self, frame: Frame<'_>) -> Result<(), FrameError> {
+        let code = frame.codes[0];
+        let Some(alone) = self.alone else {
+            return frame.put(code, &self.to_wire());
+        };
+        let alone = WireAlone {
+            alone_ms: wire_ms(alone),
+        };
+        frame.put(code, &WithAlone(self.to_wire(), alone))
+    }
+
+    fn read(_code: u8, body: &mut &[u8], refused: &mut usize) -> Result<Self, FrameError> {
+        let mut snapshot = Self::from_wire(frame::decode(body)?, refused)?;
+        if !body.is_empty() {
+            let WireAlone { alone_ms } = frame::decode(body)?;
+            snapshot.alone = Some(Duration::from_millis(alone_ms));
+        }
+        Ok(snapshot)
     }
 }
 

@@ -362,6 +362,7 @@ async fn answers_that_lie_are_offences() {
             entries: vec![entry],
             load: None,
             last: true,
+            alone: Some(Duration::ZERO),
         };
         Some(vec![Message::Snapshot(snapshot)])
     }));

@@ -8,6 +8,8 @@ mod exchanges;
 mod futile_syncs;
 mod pace;
 mod settling;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -185,6 +187,7 @@ impl RegistryPlane {
     ) -> Result<(), RequestError> {
         let mut entries = Vec::new();
         let mut load = None;
+        let mut alone = None;
         let mut is_whole = false;
         for Received {
             header, message, ..
@@ -199,13 +202,15 @@ impl RegistryPlane {
                 .load
                 .map(|frame| (peer.clone(), header, frame))
                 .or(load);
+            alone = piece.alone;
             is_whole = piece.last;
         }
         if !is_whole || self.take_in(peer, entries, cx).is_none() {
             return Err(RequestError::Broken);
         }
         self.publish_with(load, cx);
-        self.contact.synced();
+        // A release that does not say it takes everybody that it has met for the cluster.
+        self.contact.synced(alone.unwrap_or_default());
         Ok(())
     }
 
@@ -326,12 +331,14 @@ impl RegistryPlane {
     }
 
     fn answer_snapshot(&self, cx: &mut Context) {
+        let alone = Some(self.contact.claimed());
         for (entries, last) in pieces(self.registry.entries().cloned().collect()) {
             let load = last.then(|| (self.load)());
             cx.answer(Message::Snapshot(Snapshot {
                 entries,
                 load,
                 last,
+                alone,
             }));
         }
     }
@@ -374,43 +381,53 @@ impl RegistryPlane {
         let (partners, differing) = self.exchanges.begin(around, &ours, cx.now);
         self.metrics.registry_differing.set(differing as i64);
         for peer in partners {
-            let question = SyncRequest {
-                // Who may have to start over asks for everything.
-                summary: match self.contact.is_away() {
-                    true => Summary::of_nothing(),
-                    false => self.registry.summary(),
-                },
-                alone: self.contact.claimed(),
-            };
-            cx.ask(peer, Message::SyncRequest(question));
+            self.compare(&peer, self.registry.summary(), cx);
         }
     }
 
-    /// The peer's registry was compared: takes what is missing here, and notes what is missing there.
+    /// Asks a peer for what it holds otherwise than in this summary.
+    fn compare(&self, peer: &ReplicaId, summary: Summary, cx: &mut Context) {
+        let question = SyncRequest {
+            summary,
+            alone: self.contact.claimed(),
+        };
+        cx.ask(peer.clone(), Message::SyncRequest(question));
+    }
+
+    /// The peer's registry was compared: takes what is missing here, and notes what is missing there. True if the peer is
+    /// asked for more first.
     fn compared(
         &mut self,
         peer: &ReplicaId,
+        asked: &SyncRequest,
         answer: Vec<Received>,
         cx: &mut Context,
-    ) -> Result<(), RequestError> {
+    ) -> Result<bool, RequestError> {
         let (theirs, alone, entries) = join(answer)?;
         let is_taken = match self.contact.reunion(alone) {
             Reunion::Merge => self.merge(peer, entries, cx),
-            // It was asked a moment too early for all that the peer holds: next time.
-            Reunion::StartOver if entries.len() < theirs.digest.count as usize => return Ok(()),
+            // Only parts that differ came so far. Once: what it answers then may still be less than it says.
+            Reunion::StartOver if asked.summary != Summary::of_nothing() => {
+                self.compare(peer, Summary::of_nothing(), cx);
+                return Ok(true);
+            }
+            Reunion::StartOver if entries.len() < theirs.digest.count as usize => return Ok(false),
             Reunion::StartOver => self.start_over(peer, entries, cx),
             // It will ask us, and take ours.
-            Reunion::PeerStartsOver => return Ok(()),
+            Reunion::PeerStartsOver => return Ok(false),
         };
         if !is_taken {
             return Err(RequestError::Broken);
         }
-        self.contact.synced();
-        let missing = self.registry.differing(&theirs);
-        if !missing.is_empty() {
-            self.exchanges.lacks(peer, chunks(missing));
+        self.contact.synced(alone);
+        // Who may hold what others removed gives it to nobody that does not ask, and is told so.
+        if !self.contact.is_away() {
+            let missing = self.registry.differing(&theirs);
+            if !missing.is_empty() {
+                self.exchanges.lacks(peer, chunks(missing));
+            }
         }
-        Ok(())
+        Ok(false)
     }
 }
 
@@ -460,16 +477,19 @@ impl Plane for RegistryPlane {
             return;
         }
         let step = answer.and_then(|answer| match question {
-            Message::SyncRequest(_) => self.compared(peer, answer, cx),
-            _ => Ok(()),
+            Message::SyncRequest(asked) => self.compared(peer, asked, answer, cx),
+            _ => Ok(false),
         });
+        if step == Ok(true) {
+            return;
+        }
         match self.exchanges.next(peer, step.is_ok(), cx.now) {
             Step::Push(piece) => return cx.ask(peer.clone(), Message::RegistryPush(piece)),
             Step::None => return,
             Step::Ended => {}
         }
         let reason = match step {
-            Ok(()) => "done",
+            Ok(_) => "done",
             Err(error) => {
                 tracing::debug!(replica = %peer, %error, "registry exchange failed");
                 "failed"

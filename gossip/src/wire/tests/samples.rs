@@ -145,6 +145,7 @@ pub(crate) fn messages() -> Vec<Message> {
             entries: entries(),
             load: Some(load(Coverage::Full, &[(1, 1)])),
             last: false,
+            alone: Some(Duration::from_secs(1 << 20)),
         }),
         Message::Leave,
         Message::Evidence(Arc::new(Batch {

@@ -1,0 +1,236 @@
+//! Replicas that were away, those that they meet first, and the cluster: planes with a queue between them.
+
+use super::super::tests::registry_of;
+use super::*;
+use crate::config::SYNC_EVERY;
+use crate::plane::{Effect, Link};
+use crate::registry::RETENTION;
+use crate::wire::tests::samples::sealed;
+use crate::wire::{Message, decode};
+use crate::worker::{RawWorker, Source};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Some replicas, each alone unless it is said otherwise.
+struct Replicas {
+    planes: Vec<RegistryPlane>,
+    now: Instant,
+}
+
+impl Replicas {
+    fn new<const N: usize>(names: [&str; N]) -> Self {
+        let now = tokio::time::Instant::now().into_std();
+        let planes = names.map(|name| registry_of(name, now)).into();
+        Self { planes, now }
+    }
+
+    fn cx(&self) -> Context {
+        Context::at(self.now, 1_000)
+    }
+
+    fn starts(&mut self, name: &str) -> usize {
+        self.planes.push(registry_of(name, self.now));
+        self.planes.len() - 1
+    }
+
+    fn put(&mut self, at: usize, worker: &str) {
+        let spec = WorkerSpec::new(RawWorker::at(format!("http://{worker}:8000"))).expect("valid");
+        let id: WorkerId = worker.parse().expect("valid");
+        let mut cx = self.cx();
+        let put = |registry: &mut Registry, now| {
+            Ok(Vec::from_iter(registry.put(
+                id,
+                Source::Admin,
+                spec,
+                now,
+            )?))
+        };
+        self.planes[at].write(put, &mut cx).expect("room");
+    }
+
+    /// Removes a worker, and forgets that.
+    fn remove_and_forget(&mut self, at: usize, worker: &str) {
+        let id: WorkerId = worker.parse().expect("valid");
+        let mut cx = self.cx();
+        let remove = |registry: &mut Registry, now| registry.remove(&id, Source::Admin, now);
+        self.planes[at].write(remove, &mut cx).expect("known");
+        self.planes[at].registry.advance(2 * RETENTION);
+    }
+
+    fn workers(&self, at: usize) -> Vec<String> {
+        let workers = self.planes[at].registry.workers();
+        workers.iter().map(|worker| worker.id.to_string()).collect()
+    }
+
+    /// These pass so much time alone: in one step, as it counts for all but their peers.
+    fn alone_for(&mut self, time: Duration, which: &[usize]) {
+        self.now += time;
+        for &at in which {
+            let mut cx = self.cx();
+            self.planes[at].on_tick(&around(&[]), &mut cx);
+        }
+    }
+
+    /// These are together, and each compares registries with each other one, twice.
+    fn together(&mut self, which: &[usize]) {
+        for _ in 0..2 {
+            for step in 1..which.len() {
+                self.now += SYNC_EVERY;
+                for (n, &at) in which.iter().enumerate() {
+                    self.exchange(at, which[(n + step) % which.len()]);
+                }
+            }
+        }
+    }
+
+    fn exchange(&mut self, asking: usize, answering: usize) {
+        let peer = self.planes[answering].replica.clone();
+        let mut cx = self.cx();
+        self.planes[asking].on_tick(&around(std::slice::from_ref(&peer)), &mut cx);
+        let mut questions = questions(cx);
+        assert!(!questions.is_empty(), "it asks each {SYNC_EVERY:?}");
+        while let Some(question) = questions.pop() {
+            let answer = self.ask(asking, answering, &question);
+            let mut cx = self.cx();
+            self.planes[asking].on_answer(&peer, &question, Ok(answer), &mut cx);
+            questions.extend(self::questions(cx));
+        }
+    }
+
+    /// A starting replica takes everything of another one.
+    fn adopt(&mut self, new: usize, from: usize) {
+        let peer = self.planes[from].replica.clone();
+        let answer = self.ask(new, from, &Message::SnapshotRequest);
+        let mut cx = self.cx();
+        self.planes[new]
+            .adopt(&peer, answer, &mut cx)
+            .expect("whole");
+    }
+
+    fn ask(&mut self, asking: usize, answering: usize, question: &Message) -> Vec<Received> {
+        let received = decode(&sealed(question)).expect("whole");
+        let peer = self.planes[asking].replica.clone();
+        let origin = Origin {
+            peer: &peer,
+            header: received.header,
+            bytes: 100,
+        };
+        let mut cx = self.cx();
+        let message = received.message.expect("known");
+        self.planes[answering].on_message(origin, message, &mut cx);
+        let frames = cx.answer.iter();
+        frames
+            .map(|frame| decode(&sealed(frame)).expect("whole"))
+            .collect()
+    }
+}
+
+fn questions(cx: Context) -> Vec<Message> {
+    let asked = cx.effects.into_iter().filter_map(|effect| match effect {
+        Effect::Ask(_, question) => Some(question),
+        _ => None,
+    });
+    asked.collect()
+}
+
+/// These are connected and live.
+fn around(peers: &[ReplicaId]) -> Surroundings {
+    let address = "127.0.0.1:2".parse().expect("valid");
+    let links = peers.iter().map(|peer| Link {
+        peer: peer.clone(),
+        generation: 1,
+        room: 16,
+        address,
+    });
+    let others = peers.iter().map(|peer| SeenReplica {
+        id: peer.clone(),
+        generation: 1,
+        address,
+        live: true,
+        facts: std::collections::BTreeMap::new(),
+    });
+    Surroundings {
+        links: links.collect(),
+        seen: Arc::new(Seen {
+            others: others.collect(),
+            generation: 1,
+            is_synced: true,
+            ..Seen::default()
+        }),
+    }
+}
+
+/// Three of one cluster with two workers, of which the others remove one while the first, or the first two, are alone for
+/// longer than that is remembered.
+fn apart(alone: &[usize]) -> Replicas {
+    let mut all = Replicas::new(["l1", "l2", "c"]);
+    all.together(&[0, 1, 2]);
+    all.together(&[0, 1, 2]);
+    all.put(2, "kept");
+    all.put(0, "removed");
+    all.together(&[0, 1, 2]);
+    for at in 0..3 {
+        assert_eq!(all.workers(at), ["kept", "removed"]);
+    }
+    all.alone_for(25 * HOUR, alone);
+    all.remove_and_forget(2, "removed");
+    all
+}
+
+#[test]
+fn who_copied_from_a_replica_that_was_away_brings_no_removed_worker_back() {
+    let mut all = apart(&[0, 1]);
+    let new = all.starts("n");
+    all.adopt(new, 0);
+    assert_eq!(all.workers(new), ["kept", "removed"]);
+    all.together(&[0, new]);
+    all.together(&[0, 1, 2, new]);
+    for at in [0, 1, 2, new] {
+        assert_eq!(all.workers(at), ["kept"], "{at}");
+    }
+}
+
+/// It was met by a replica that was away before it met the cluster: what it was given there comes with a warning.
+#[test]
+fn a_newcomer_carries_nothing_from_a_replica_that_was_away_to_the_cluster() {
+    let mut all = apart(&[0, 1]);
+    let new = all.starts("n");
+    all.now += SYNC_EVERY;
+    all.exchange(0, new);
+    all.now += SYNC_EVERY;
+    all.exchange(new, 2);
+    all.together(&[0, 1, 2, new]);
+    for at in [0, 1, 2, new] {
+        assert_eq!(all.workers(at), ["kept"], "{at}");
+    }
+}
+
+#[test]
+fn two_that_were_away_and_meet_first_bring_no_removed_worker_back() {
+    let mut all = apart(&[0, 1]);
+    all.together(&[0, 1]);
+    assert_eq!(all.workers(0), ["kept", "removed"]);
+    all.together(&[0, 1, 2]);
+    for at in 0..3 {
+        assert_eq!(all.workers(at), ["kept"], "{at}");
+    }
+}
+
+/// All links failed for a day, so all were away, and there is nothing better than what they hold.
+#[test]
+fn a_cluster_whose_replicas_were_all_away_keeps_what_it_holds() {
+    let mut all = Replicas::new(["a", "b", "c"]);
+    all.together(&[0, 1, 2]);
+    all.together(&[0, 1, 2]);
+    all.put(0, "kept");
+    all.together(&[0, 1, 2]);
+    all.alone_for(25 * HOUR, &[0, 1, 2]);
+    all.together(&[0, 1, 2]);
+    // Two of them start again at once, and one takes everything of the other before it meets the third.
+    let (b, c) = (all.starts("b"), all.starts("c"));
+    all.adopt(c, b);
+    all.together(&[0, b, c]);
+    for at in [0, b, c] {
+        assert_eq!(all.workers(at), ["kept"], "{at}");
+    }
+}
