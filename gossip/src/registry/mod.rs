@@ -19,7 +19,7 @@
 //! | 11 | the first replica to give up a tombstone makes the others give it up | `a_tombstone_is_given_up_together` |
 //! | 12 | stamps from the future are merged; beyond 24 h nothing of the batch is | `far_future_is_quarantined_whole` |
 //! | 13 | tables are bounded: own writes at 24,576 entries, merges at twice that | `the_map_is_bounded` |
-//! | 14 | after too long alone only configuration survives | `starting_over_keeps_configuration` |
+//! | 14 | after too long alone only configuration survives; what was written here and is gone is named | `starting_over_keeps_configuration`, `starting_over_names_what_was_written_here` |
 //! | 15 | a warm-up ends at its time, within 10 min, without a message | `a_warm_up_ends_by_itself`, `it_takes_ten_minutes_at_most` |
 //! | 16 | ending it earlier changes that record only: any later record beats it | `the_end_of_a_warm_up_overrides_nothing` |
 //! | 17 | a source that repeats itself neither renews nor ends it | `a_source_that_repeats_itself_neither_renews_nor_ends_it` |
@@ -458,6 +458,26 @@ impl Registry {
     pub fn start_over(&mut self) {
         self.entries.retain(|_, entry| entry.stamp == Stamp::ZERO);
         self.summary.take();
+    }
+
+    /// The workers of which this replica wrote something into `former`, an earlier state of this map, that is gone without
+    /// anything later in its place, and that nobody writes again by itself: an administrator's changes, and configuration
+    /// that was read again.
+    pub fn lost_since(&self, former: &Self) -> Vec<WorkerId> {
+        let is_own = |entry: &Entry| {
+            let is_by_hand = matches!(entry.source, Source::Admin | Source::Config | Source::Drain);
+            is_by_hand && entry.writer.as_ref() == Some(&self.replica)
+        };
+        let is_gone = |entry: &Entry| {
+            let now = self.entry(&entry.id, &entry.source);
+            now.is_none_or(|now| now.order(entry).is_lt())
+        };
+        let lost = former
+            .entries()
+            .filter(|entry| is_own(entry) && is_gone(entry));
+        let mut lost: Vec<_> = lost.map(|entry| entry.id.clone()).collect();
+        lost.dedup();
+        lost
     }
 
     fn room_for(&self, id: &WorkerId, source: &Source) -> Result<(), RegistryError> {

@@ -515,6 +515,37 @@ fn starting_over_keeps_configuration() {
 }
 
 #[test]
+fn starting_over_names_what_was_written_here() {
+    let (mut one, mut cluster) = (registry("r"), registry("cluster"));
+    one.configure(id("file"), spec(1)).expect("room");
+    for worker in ["known", "removed", "drained", "later"] {
+        one.put(id(worker), Source::Admin, spec(1), NOW)
+            .expect("room");
+    }
+    one.put(id("pod"), provider("kubernetes"), spec(1), NOW)
+        .expect("room");
+    sync(&mut cluster, &mut one);
+    // Meanwhile each goes on by itself.
+    one.put(id("added"), Source::Admin, spec(1), NOW)
+        .expect("room");
+    one.put(id("new-pod"), provider("kubernetes"), spec(1), NOW)
+        .expect("room");
+    one.remove(&id("removed"), Source::Admin, NOW)
+        .expect("known");
+    one.drain(&id("drained"), NOW).expect("known");
+    one.put(id("later"), Source::Admin, spec(2), NOW)
+        .expect("room");
+    cluster
+        .put(id("later"), Source::Admin, spec(3), NOW + 1)
+        .expect("room");
+    let former = one.clone();
+    one.start_over();
+    one.merge(everything(&cluster), NOW).expect("no drift");
+    let lost = one.lost_since(&former);
+    assert_eq!(lost, [id("added"), id("drained"), id("removed")]);
+}
+
+#[test]
 fn a_sync_sends_only_parts_that_differ() {
     let (mut a, mut b) = (registry("a"), registry("b"));
     for n in 0..1000 {

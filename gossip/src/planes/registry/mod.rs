@@ -442,6 +442,15 @@ impl RegistryPlane {
             return false;
         }
         tracing::warn!(replica = %peer, "away for longer than removals are remembered; took the peer's registry");
+        let lost = self.registry.lost_since(&former);
+        if !lost.is_empty() {
+            let named: Vec<_> = lost.iter().take(NAMED_MAX).map(WorkerId::as_str).collect();
+            tracing::warn!(
+                workers = lost.len(),
+                named = named.join(" "),
+                "changes of these workers were made here, and the cluster does not have them: make them again, unless it undid them"
+            );
+        }
         self.refresh(cx);
         true
     }
@@ -627,3 +636,5 @@ fn greet_silent(around: &Surroundings, cx: &mut Context) {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Workers that a line of the log names.
+const NAMED_MAX: usize = 20;
