@@ -41,13 +41,22 @@ fn a_wall_clock_that_jumps_kills_nobody() {
     }
 }
 
-/// X02: a replica restarts with its clock an hour back. It is accepted within two seconds, in a
-/// generation above the former one.
+/// X02: a replica restarts with its clock an hour back, after its process ended or after it left. It is accepted within
+/// two seconds, in a generation above the former one.
 #[test]
 fn a_restart_with_an_older_clock_is_accepted() {
-    let mut cluster = joined(3, 703);
+    for (seed, has_left) in [(703, false), (707, true)] {
+        restart_with_an_older_clock(seed, has_left);
+    }
+}
+
+fn restart_with_an_older_clock(seed: u64, has_left: bool) {
+    let mut cluster = joined(3, seed);
     spread(&mut cluster, 0, 8000);
     let former = generation(&cluster, 2);
+    if has_left {
+        cluster.call(2, |agent| async move { agent.shutdown().await });
+    }
     cluster.kill(2);
     cluster.run(3 * SECOND);
     cluster.skew(2, -HOUR_MS);

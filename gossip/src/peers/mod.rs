@@ -1,6 +1,6 @@
 //! The peers that proved themselves to this replica: their identities, what each of them reported of itself, how often it
 //! broke a rule, and how much it sends. The one table of what the transport knows of a peer; it leaves with the peer, but
-//! for its offences.
+//! for its offences, and for a minute its generation.
 //!
 //! Pure; instants are arguments.
 //!
@@ -14,7 +14,7 @@ mod reason;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::replica::ReplicaId;
 
@@ -50,6 +50,8 @@ pub(crate) struct PeerTable {
     pub(crate) admitted: HashMap<String, Admitted>,
     /// Of all replicas that proved a certificate, also of those that left.
     pub(crate) limits: HashMap<String, PeerLimits>,
+    /// The generations of replicas that were forgotten, and when.
+    left: HashMap<String, (u64, Instant)>,
 }
 
 /// What is known of a peer as long as it is there.
@@ -75,6 +77,7 @@ impl PeerTable {
             own_version: 0,
             admitted: HashMap::new(),
             limits: HashMap::new(),
+            left: HashMap::new(),
         }
     }
 
@@ -110,8 +113,9 @@ impl PeerTable {
 
     /// Takes in a replica whose certificate was checked against its id.
     ///
-    /// An older generation than the one admitted, a full table or a running ban are refused.
+    /// An older generation than the one seen, a full table or a running ban are refused.
     pub(crate) fn admit(&mut self, member: &Member, now: Instant) -> Result<(), Reason> {
+        let seen = self.generation_seen(&member.id, now);
         let limits = self.limits_of(&member.id, now).ok_or(Reason::TooMany)?;
         if limits.is_banned(now) {
             return Err(Reason::Banned);
@@ -119,7 +123,11 @@ impl PeerTable {
         let room = self.admitted.len() < REPLICAS_MAX;
         match self.admitted.get_mut(member.id.as_str()) {
             None if !room => return Err(Reason::TooMany),
+            None if seen.is_some_and(|seen| member.generation < seen) => {
+                return Err(Reason::Implausible);
+            }
             None => {
+                self.left.remove(member.id.as_str());
                 self.admitted
                     .insert(member.id.to_string(), Admitted::new(member));
             }
@@ -136,8 +144,13 @@ impl PeerTable {
     }
 
     /// Forgets a replica that left or was silent for long.
-    pub(crate) fn forget(&mut self, id: &ReplicaId) {
-        self.admitted.remove(id.as_str());
+    pub(crate) fn forget(&mut self, id: &ReplicaId, now: Instant) {
+        if let Some(known) = self.admitted.remove(id.as_str()) {
+            self.left.retain(|_, (_, at)| is_remembered(*at, now));
+            if self.left.len() < REPLICAS_MAX {
+                self.left.insert(id.to_string(), (known.generation, now));
+            }
+        }
         for known in self.admitted.values_mut() {
             known.claims.remove(id);
         }
@@ -146,6 +159,15 @@ impl PeerTable {
     /// The generation in which a replica proved itself.
     pub(crate) fn generation(&self, id: &ReplicaId) -> Option<u64> {
         self.admitted.get(id.as_str()).map(|known| known.generation)
+    }
+
+    /// The highest generation of a replica that was seen, also of one that left a moment ago: what it sends in a lower one
+    /// would be taken for late by the planes, which remember it as long.
+    pub(crate) fn generation_seen(&self, id: &ReplicaId, now: Instant) -> Option<u64> {
+        let left = self.left.get(id.as_str());
+        let left = left.filter(|(_, at)| is_remembered(*at, now));
+        self.generation(id)
+            .or(left.map(|(generation, _)| *generation))
     }
 
     /// Whether an admitted replica may send this now, before anything of it is read.
@@ -237,7 +259,61 @@ impl Admitted {
     }
 }
 
+fn is_remembered(left_at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(left_at) < LEFT_FOR
+}
+
+/// How long the generation of a replica that left is remembered: not shorter than planes remember its latest frames
+/// ([`SENDER_FORGET_AFTER`](crate::load::SENDER_FORGET_AFTER)).
+const LEFT_FOR: Duration = Duration::from_secs(60);
 /// Most replicas of a cluster.
 pub(crate) const REPLICAS_MAX: usize = 256;
 /// Records of offences: of all admitted replicas, and of as many that left with offences.
 pub(crate) const LIMITS_MAX: usize = 2 * REPLICAS_MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(name: &str, generation: u64) -> Member {
+        Member {
+            id: name.parse().expect("valid"),
+            generation,
+            address: "127.0.0.1:2".parse().expect("valid"),
+        }
+    }
+
+    #[test]
+    fn the_generation_of_who_left_is_known_as_long_as_its_frames_are() {
+        let now = tokio::time::Instant::now().into_std();
+        let mut table = PeerTable::new("demo", member("me", 1));
+        table.admit(&member("x", 9), now).expect("room");
+        let id = member("x", 9).id;
+        table.forget(&id, now);
+        assert_eq!(table.generation(&id), None, "it is not there");
+        assert_eq!(table.generation_seen(&id, now), Some(9));
+        assert_eq!(table.admit(&member("x", 8), now), Err(Reason::Implausible));
+        assert_eq!(table.admit(&member("x", 9), now), Ok(()), "it was cut off");
+        table.forget(&id, now);
+        assert!(LEFT_FOR >= crate::load::SENDER_FORGET_AFTER);
+        let later = now + LEFT_FOR;
+        assert_eq!(table.generation_seen(&id, later), None);
+        assert_eq!(table.admit(&member("x", 8), later), Ok(()));
+    }
+
+    #[test]
+    fn those_who_left_are_bounded() {
+        let now = tokio::time::Instant::now().into_std();
+        let mut table = PeerTable::new("demo", member("me", 1));
+        for n in 0..2 * REPLICAS_MAX {
+            let visitor = member(&format!("x{n}"), 7);
+            table.admit(&visitor, now).expect("room");
+            table.forget(&visitor.id, now);
+        }
+        assert_eq!(table.left.len(), REPLICAS_MAX);
+        let last = member("y", 7);
+        table.admit(&last, now + LEFT_FOR).expect("room");
+        table.forget(&last.id, now + LEFT_FOR);
+        assert_eq!(table.left.len(), 1);
+    }
+}

@@ -20,7 +20,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::{Close, Receiver, Shared, limits};
+use super::{Close, Receiver, Shared, limits, now};
 use crate::identity::{self, Certificate, Identity, IdentityError, Standing};
 use crate::metrics::Why;
 
@@ -173,7 +173,7 @@ fn cut(
         if !hit.is_empty() && spared.is_empty() {
             tracing::error!(replica = %id, reason, "cut off a replica: its certificate is accepted no more");
             shared.peers().leave(&id);
-            shared.peer_table().forget(&id);
+            shared.peer_table().forget(&id, now());
             receiver.left(&id);
         }
     }

@@ -278,7 +278,7 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<M
             (generation.saturating_add(1), Err(Reason::Implausible))
         } else {
             let mut table = shared.peer_table();
-            let seen = table.generation(&member.id).unwrap_or(0);
+            let seen = table.generation_seen(&member.id, now()).unwrap_or(0);
             let verdict = greeted.and_then(|()| table.admit(&member, now()));
             (seen, verdict)
         }

@@ -204,7 +204,7 @@ impl Link {
             Some(Message::Leave) => {
                 tracing::debug!(replica = %self.member.id, "a replica leaves");
                 self.shared.peers().leave(&self.member.id);
-                self.shared.peer_table().forget(&self.member.id);
+                self.shared.peer_table().forget(&self.member.id, now());
                 self.receiver.left(&self.member.id);
             }
             Some(message) => self.push(header, message, bytes.len()),

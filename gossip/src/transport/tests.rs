@@ -222,6 +222,38 @@ async fn an_older_generation_learns_the_highest_seen() {
     assert_eq!(closed_with(&connection).await, Some(Close::Outdated));
 }
 
+/// The planes remember its last frames for a minute, so what it sends in a lower generation would not count.
+#[tokio::test]
+async fn an_older_generation_learns_the_highest_seen_also_after_a_leave() {
+    let bench = Bench::new().await;
+    let (first, connection, _) = bench.hello("a", "demo", 9).await;
+    let mut leave = Vec::new();
+    wire::encode(&mut leave, 9, 0, &Message::Leave).expect("fits");
+    send(&connection, &leave).await;
+    let a = "a".parse().expect("id");
+    let left = async {
+        while bench.transport.generation_of(&a).is_some() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, left).await.expect("it has left");
+    connection.close(Close::Leaving.code(), b"");
+    first.wait_idle().await;
+    let (_second, connection, answer) = bench.hello("a", "demo", 5).await;
+    let Some(Received {
+        message: Some(Message::HelloAck(ack)),
+        ..
+    }) = answer
+    else {
+        panic!("no HELLO-ACK");
+    };
+    assert_eq!(ack.generation_seen, 9);
+    assert_eq!(closed_with(&connection).await, Some(Close::Outdated));
+    let (_third, _connection, answer) = bench.hello("a", "demo", 10).await;
+    assert!(answer.is_some(), "above it");
+    assert_eq!(bench.transport.generation_of(&a), Some(10));
+}
+
 /// While the later process answers, the earlier one is not asked to start again above it, but gets its address.
 #[tokio::test]
 async fn an_older_generation_learns_of_the_process_that_lives() {

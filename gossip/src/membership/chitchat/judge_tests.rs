@@ -264,7 +264,7 @@ fn strangers_cannot_speak_and_the_table_is_bounded() {
         bench.table.admit(&stranger, bench.now),
         Err(Reason::TooMany)
     );
-    bench.table.forget(&bench.b.id);
+    bench.table.forget(&bench.b.id, bench.now);
     let late = bench.table.inspect(&bench.b.id, b"junk", bench.now);
     let late = late.map_err(|refused| (refused.reason, refused.cut));
     assert_eq!(late, Err((Reason::Unknown, false)), "it has left");
@@ -283,7 +283,7 @@ fn leaving_does_not_wash_the_record_clean() {
             strike == STRIKES_MAX,
             "{strike}"
         );
-        bench.table.forget(&a.id);
+        bench.table.forget(&a.id, bench.now);
         let again = Member {
             generation: GENERATION + u64::from(strike),
             ..a.clone()
@@ -300,7 +300,7 @@ fn records_of_conduct_are_bounded() {
     for n in 0..2 * LIMITS_MAX {
         let visitor = member(&format!("x{n}"), 7);
         bench.table.admit(&visitor, bench.now).expect("room");
-        bench.table.forget(&visitor.id);
+        bench.table.forget(&visitor.id, bench.now);
     }
     assert!(bench.table.limits.len() <= LIMITS_MAX);
     for n in 0..LIMITS_MAX {
@@ -309,7 +309,7 @@ fn records_of_conduct_are_bounded() {
         bench
             .table
             .strike(&offender.id, Reason::Malformed, bench.now);
-        bench.table.forget(&offender.id);
+        bench.table.forget(&offender.id, bench.now);
     }
     assert!(bench.table.limits.len() <= LIMITS_MAX);
     assert_eq!(bench.pass(&parse::write_syn(&[], "demo")).err(), None);

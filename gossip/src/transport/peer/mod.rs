@@ -437,7 +437,7 @@ impl Task {
         {
             peers.leave(&self.id);
             drop(peers);
-            self.shared.peer_table().forget(&self.id);
+            self.shared.peer_table().forget(&self.id, super::now());
         }
     }
 
