@@ -166,10 +166,26 @@ impl LoadPlane {
         &self.board
     }
 
-    /// How long ago each other replica's latest frame came; one that is silent for long is not among them.
+    /// How long ago each other replica's latest frame came; one that is silent for long, or has left, is not among them.
     pub(crate) fn heard(&self, now: Instant) -> impl Iterator<Item = (&ReplicaId, Duration)> {
         let senders = self.senders.iter();
-        senders.map(move |(id, sender)| (id, sender.age(now)))
+        let there = senders.filter(|(_, sender)| !sender.has_left());
+        there.map(move |(id, sender)| (id, sender.age(now)))
+    }
+
+    /// A replica announced that it leaves, or was cut off: its load ends at once, not when it has been silent for a while.
+    pub fn left(&mut self, peer: &ReplicaId, now: Instant) {
+        if let Some(sender) = self.senders.get_mut(peer) {
+            sender.leave();
+            self.aggregate(now);
+        }
+    }
+
+    /// A replica is connected: what it sends counts, also if it was cut off before and did not start again.
+    pub fn linked(&mut self, peer: &ReplicaId) {
+        if let Some(sender) = self.senders.get_mut(peer) {
+            sender.come_back();
+        }
     }
 
     /// Whether anything of this peer is remembered.

@@ -23,6 +23,8 @@ pub(super) struct Sender {
     /// When the latest that counts was sent, by its clock; `None` before the first that says so.
     counted_us: Option<u64>,
     received_at: Instant,
+    /// It has left, or was cut off: what comes of this generation is late.
+    has_left: bool,
     /// The slots that frames of a new process listed before a full one came; `None` after that.
     partial: Option<BTreeSet<u32>>,
     /// As its frames show it.
@@ -48,7 +50,7 @@ impl Sender {
     }
 
     pub(super) fn is_heard(&self, now: Instant) -> bool {
-        self.age(now) < SENDER_SILENT_AFTER
+        !self.has_left && self.age(now) < SENDER_SILENT_AFTER
     }
 
     /// Zero of its clock by ours, if the shortest way from it takes `way`; `None` before its first frame that tells it.
@@ -63,6 +65,7 @@ impl Sender {
             latest: (0, 0),
             counted_us: None,
             received_at: now,
+            has_left: false,
             partial: None,
             clock: None,
             held: VecDeque::new(),
@@ -70,8 +73,30 @@ impl Sender {
         }
     }
 
+    /// It has left: nothing of it counts any more. What tells its late frames from those of its next life stays.
+    pub(super) fn leave(&mut self) {
+        self.has_left = true;
+        self.share = Share::default();
+        self.held.clear();
+        self.partial = None;
+        self.loads.fill(Load::default());
+    }
+
+    /// It is connected again. Nothing of before counts, and what comes now does, also in the generation that has left.
+    pub(super) fn come_back(&mut self) {
+        self.has_left = false;
+    }
+
+    /// Whether it is there, as far as it said itself.
+    pub(super) fn has_left(&self) -> bool {
+        self.has_left
+    }
+
     /// Whether this frame, or a later one, counts already, or it is held.
     pub(super) fn knows(&self, number: (u64, u64), frame: &LoadFrame) -> bool {
+        if self.has_left && number.0 <= self.latest.0 {
+            return true;
+        }
         match frame.moment {
             Some(moment) if number.0 == self.latest.0 => self.knows_sent(moment.sent_us),
             None if self.is_overtaken_base(number, frame) => false,
@@ -123,6 +148,7 @@ impl Sender {
         let has_base = self.latest.0 == number.0 && self.is_heard(now);
         let is_whole = frame.coverage == Coverage::Full || !has_base;
         if self.latest.0 != number.0 {
+            self.has_left = false;
             self.clock = None;
             self.counted_us = None;
             self.partial = Some(BTreeSet::new());

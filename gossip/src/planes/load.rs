@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::load::{Applied, LoadBoard, LoadFrame, LoadPlane};
 use crate::metrics::{Metrics, Why};
 use crate::plane::{Context, Origin, Plane, Seen, Surroundings};
+use crate::replica::ReplicaId;
 use crate::view::View;
 use crate::wire::Message;
 
@@ -102,6 +103,14 @@ impl Plane for LoadMessages {
         Some(self.called)
     }
 
+    fn on_link(&mut self, peer: &ReplicaId, _: &mut Context) {
+        self.plane.linked(peer);
+    }
+
+    fn on_left(&mut self, peer: &ReplicaId, cx: &mut Context) {
+        self.plane.left(peer, cx.now);
+    }
+
     fn on_view(&mut self, view: &View, _: &mut Context) {
         self.plane.follow(view);
     }
@@ -109,7 +118,7 @@ impl Plane for LoadMessages {
 
 #[cfg(test)]
 impl super::tests::Remembers for LoadMessages {
-    fn remembers(&self, peer: &crate::replica::ReplicaId) -> Vec<&'static str> {
+    fn remembers(&self, peer: &ReplicaId) -> Vec<&'static str> {
         let Self {
             plane,
             metrics: _,

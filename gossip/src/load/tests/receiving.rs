@@ -73,6 +73,33 @@ fn silent_senders_count_no_more() {
     );
 }
 
+/// For two seconds others would avoid workers for load that nobody has.
+#[test]
+fn the_load_of_who_left_ends_at_once_and_stays_so_until_it_comes_again() {
+    let (mut a, x) = (Node::new(&["w"]), replica("x"));
+    let [three, one] = [3, 1].map(|load| a.frame(Coverage::Full, &[(0, load)]));
+    a.hear("x", 8, &three);
+    assert_eq!((a.others("w"), a.board.reporting()), (3.0, 2));
+    a.plane.left(&x, a.now);
+    let others = a.board.cell(&id("w")).others().requests;
+    assert_eq!((others, a.board.reporting()), (0.0, 1));
+    assert!(a.plane.requests_at(&id("w"), a.now).is_empty());
+    assert_eq!(a.plane.heard(a.now).count(), 0);
+    // Datagrams overtake each other.
+    assert_eq!(a.hear("x", 9, &three), Applied::Stale);
+    assert_eq!(a.others("w"), 0.0);
+    // Cut off, it proves itself again, as the process that it was.
+    a.plane.linked(&x);
+    assert_eq!(a.hear("x", 7, &three), Applied::Stale, "late");
+    assert_eq!(a.hear("x", 10, &one), Applied::Fresh);
+    assert_eq!((a.others("w"), a.board.reporting()), (1.0, 2));
+    // Restarted, it is a new one, whatever the old one is.
+    a.plane.left(&x, a.now);
+    let applied = a.plane.apply(&x, 2, 0, &three, a.now);
+    assert_eq!((applied, a.others("w")), (Applied::Fresh, 3.0));
+    assert_eq!(a.hear("x", 11, &one), Applied::Stale);
+}
+
 #[test]
 fn old_words_weigh_less() {
     let mut node = Node::damped(&["a"], |age| if age < TICK { 1.0 } else { 0.25 });
