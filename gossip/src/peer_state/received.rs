@@ -145,6 +145,13 @@ impl ReceivedStates {
         sender.shown.take().is_some()
     }
 
+    /// A replica is connected. One that was cut off, and did not start again, goes on where it was.
+    pub(crate) fn linked(&mut self, id: &ReplicaId) {
+        if let Some(sender) = self.senders.get_mut(id) {
+            sender.has_left = false;
+        }
+    }
+
     /// Drops what was not renewed. True if something of it was shown.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let mut has_changed = false;

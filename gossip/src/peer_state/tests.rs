@@ -367,6 +367,21 @@ fn a_leaving_replica_is_gone_at_once_and_stays_so_until_it_restarts() {
     assert_eq!(received.part(&x, (1, 99), sent, now), Taken::Stale);
 }
 
+/// Trusted roots were replaced, and its next certificate is of the new ones: it is the same process.
+#[test]
+fn a_replica_that_was_cut_off_counts_again_once_it_is_connected() {
+    let (mut received, now) = (received(), start());
+    let (x, sent) = (replica("x"), vec![claim("a", Claim::Stalled, MS)]);
+    received.linked(&x);
+    received.part(&x, (1, 8), sent.clone(), now);
+    assert!(received.left(&x));
+    received.linked(&x);
+    assert!(claims(&received.states(), "a", now).is_empty(), "not yet");
+    assert_eq!(received.part(&x, (1, 8), sent.clone(), now), Taken::Stale);
+    assert_eq!(received.part(&x, (1, 9), sent, now), Taken::Fresh);
+    assert_eq!(claims(&received.states(), "a", now).len(), 1);
+}
+
 #[test]
 fn a_restarted_replica_has_nothing_of_what_it_had() {
     let (mut received, now) = (received(), start());

@@ -8,6 +8,7 @@ use crate::config::{EvidenceConfig, LOAD_BATCH, ROUND};
 use crate::facts::{FactMap, SeenReplica, fact};
 use crate::load::{Coverage, LoadBoard, LoadFrame};
 use crate::metrics::Metrics;
+use crate::peer_state::TenantUse;
 use crate::plane::{Context, Link, Origin, Plane, Seen, Surroundings};
 use crate::replica::ReplicaId;
 use crate::wire::tests::samples::{messages, sealed};
@@ -182,4 +183,50 @@ fn no_plane_holds_anything_of_a_peer_that_left() {
         assert_eq!(just_after, stays, "{name}, just after");
         assert_eq!(later, &[] as &[&str], "{name}, after a while");
     }
+}
+
+/// It was cut off, and proves itself again as the process that it was: what it sends counts again, on each plane.
+#[test]
+fn who_is_connected_again_counts_again() {
+    let (now, peer) = (tokio::time::Instant::now().into_std(), id("x"));
+    let board = Arc::new(LoadBoard::default());
+    let mut load = LoadMessages::new(board.clone(), |_| 1.0, LOAD_BATCH, Metrics::default(), now);
+    let shown = Shown::default();
+    let mut states = PeerStatePlane::new(shown.clone(), Metrics::default());
+    let counts = |load: &mut LoadMessages, states: &mut PeerStatePlane, seq: u64| {
+        let mut cx = Context::at(now, 1_000);
+        let sent = Message::Load(LoadFrame {
+            workers_digest: 0,
+            coverage: Coverage::Full,
+            slots: Vec::new(),
+            moment: None,
+            earlier: Vec::new(),
+        });
+        let used = Message::Usage(Arc::new(vec![TenantUse {
+            tenant: 7,
+            in_flight: 1,
+            queued: 0,
+        }]));
+        let planes: [(&mut dyn Plane, Message); 2] = [(load, sent), (states, used)];
+        for (plane, message) in planes {
+            let mut header = decode(&sealed(&message)).expect("whole").header;
+            header.seq = seq;
+            let origin = Origin {
+                peer: &peer,
+                header,
+                bytes: 100,
+            };
+            plane.on_message(origin, message, &mut cx);
+        }
+        (board.reporting(), shown.states().peers().len())
+    };
+    assert_eq!(counts(&mut load, &mut states, 1), (2, 1));
+    let mut cx = Context::at(now, 1_000);
+    load.on_left(&peer, &mut cx);
+    states.on_left(&peer, &mut cx);
+    assert_eq!((board.reporting(), shown.states().peers().len()), (1, 0));
+    assert_eq!(counts(&mut load, &mut states, 2), (1, 0), "late");
+    load.on_link(&peer, &mut cx);
+    states.on_link(&peer, &mut cx);
+    assert_eq!(counts(&mut load, &mut states, 3), (2, 1));
 }

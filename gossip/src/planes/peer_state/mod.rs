@@ -130,7 +130,8 @@ impl Plane for PeerStatePlane {
     }
 
     /// It need not wait for the next renewal.
-    fn on_link(&mut self, _: &ReplicaId, cx: &mut Context) {
+    fn on_link(&mut self, peer: &ReplicaId, cx: &mut Context) {
+        self.received.linked(peer);
         self.publisher.send_again();
         if self.publisher.has_news() {
             cx.wake();
