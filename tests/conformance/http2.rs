@@ -434,3 +434,44 @@ async fn a_client_that_opens_no_window_is_cut_and_its_neighbour_is_not() {
     connection.abort();
     house.close().await;
 }
+
+/// It answers PINGs, and asks for nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_ends_in_time_and_a_long_answer_does_not() {
+    let plan = Plan::default()
+        .set("timeouts.first_byte", "\"500ms\"")
+        .set("timeouts.keep_alive", "\"500ms\"");
+    let house = House::of(plan, vec![paced(Duration::from_millis(10))]).await;
+    let data = house.data();
+    for asks in [false, true] {
+        let socket = TcpStream::connect(data).await.expect("accepted");
+        let (mut requests, connection) = h2::client::handshake(socket).await.expect("HTTP/2");
+        let connection = tokio::spawn(connection);
+        if asks {
+            let head = Request::post(format!("http://{data}/v1/chat/completions"));
+            let head = head.header("content-type", "application/json").body(());
+            let head = head.expect("a head");
+            let (answer, mut body) = requests.send_request(head, false).expect("a stream");
+            // An answer of a second.
+            let asked = streamed("a long answer", 100).to_string();
+            body.send_data(asked.into(), true).expect("it is open");
+            let mut answer = answer.await.expect("an answer").into_body();
+            let mut read = Vec::new();
+            while let Some(piece) = answer.data().await {
+                let piece = piece.expect("a whole answer");
+                let taken = answer.flow_control().release_capacity(piece.len());
+                taken.expect("as much as there was");
+                read.extend_from_slice(&piece);
+            }
+            assert!(read.ends_with(b"data: [DONE]\n\n"));
+        }
+        let ended = timeout(LIMIT, connection).await.expect("it ends in time");
+        let ended = ended.expect("no panic");
+        assert!(ended.is_ok(), "by GOAWAY, asks: {asks}: {ended:?}");
+        drop(requests);
+    }
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let reached = metrics.sum("grapevine_limits_reached_total", "\"first_byte\"");
+    assert_eq!(reached, 1.0, "only the one that asked for nothing counts");
+    house.close().await;
+}

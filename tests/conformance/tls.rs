@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
+use tokio_rustls::client::TlsStream;
 
 use crate::house::{House, quick};
 
@@ -376,4 +377,56 @@ async fn a_client_that_does_not_read_over_tls_is_cut() {
         .expect_err("without a close_notify, so it is known to be cut");
     assert!(read.len() < 64 << 20);
     house.close().await;
+}
+
+/// A connection on which both sides have chosen HTTP/2, and the client says nothing.
+async fn silent_over_http2(papers: &Papers, house: &House) -> TlsStream<TcpStream> {
+    let mut client = papers.authority.client();
+    client.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = connect(client, house.data()).await.expect("connected");
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(b"h2".as_slice()));
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_chose_http2_and_says_nothing_is_ended() {
+    let papers = Papers::new();
+    let plan = papers.plan().set("timeouts.first_byte", "\"500ms\"");
+    let house = House::of(plan, vec![quick()]).await;
+    let mut silent = silent_over_http2(&papers, &house).await;
+    // Its first flight is not whole: a preface without the frame that must follow, which hyper waits for.
+    let mut begun = silent_over_http2(&papers, &house).await;
+    begun.write_all(b"PRI * HTTP/2.0\r\n").await.expect("taken");
+    begun.flush().await.expect("taken");
+    for stream in [&mut silent, &mut begun] {
+        // With or without a last word; what counts is the end.
+        let mut last = Vec::new();
+        let ended = timeout(LIMIT, stream.read_to_end(&mut last)).await;
+        let _ = ended.expect("the connection ends");
+    }
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let reached = metrics.sum("grapevine_limits_reached_total", "\"first_byte\"");
+    assert_eq!(reached, 2.0);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_client_of_http2_does_not_hold_up_the_end() {
+    let papers = Papers::new();
+    let plan = papers.plan();
+    let plan = ["timeouts.first_byte", "timeouts.drain"]
+        .into_iter()
+        .fold(plan, |plan, limit| plan.set(limit, "\"10min\""));
+    let mut house = House::of(plan, vec![quick()]).await;
+    let _silent = silent_over_http2(&papers, &house).await;
+    let replica = &mut house.cluster.replicas[0];
+    let told = Instant::now();
+    let status = replica.terminate().await;
+    println!("ended {:?} after it was told to", told.elapsed());
+    assert!(status.success());
+    assert!(
+        replica
+            .last_log()
+            .contains("every open request was finished")
+    );
 }

@@ -12,7 +12,7 @@ use crate::listener::http1_guard::Waits;
 /// How long a client has behind an answer, or a connection's beginning, for its next request where the connection is to
 /// end and no answer said so: it may have sent it before it sees that. On a busy machine, with a balancer between, this
 /// takes hundreds of milliseconds.
-const LAST_CALL: Duration = Duration::from_secs(1);
+pub(in crate::listener) const LAST_CALL: Duration = Duration::from_secs(1);
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,6 +27,7 @@ use http_body::Body;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::answer::{Asked, Framed};
+pub(super) use self::clock::LAST_CALL;
 use self::clock::{Clock, Wait};
 use self::request::RequestHead;
 pub use self::send::SendError;

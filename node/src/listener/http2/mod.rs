@@ -1,5 +1,6 @@
 //! The data port's HTTP/2 server: hyper's, with this replica's limits.
 
+mod rest;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use self::rest::{Rest, Rests};
 use self::stream::{Answer, Streams};
 use super::Front;
 use crate::config::LimitConfig;
@@ -58,11 +60,18 @@ pub(super) async fn serve<Io>(
 where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let (limits, timeouts) = (front.limits.now(), front.timeouts.now());
+    let rests = Rests {
+        first: timeouts.first_byte,
+        between: timeouts.keep_alive,
+        last: timeouts.write_stall,
+    };
+    let rest = Rest::new(seat.progress(), rests);
     let service = service_fn(|mut request: Request<Incoming>| {
         let client = peer.client(request.headers(), &front.trusted_proxies);
         peer.rewrite(request.headers_mut());
         let is_head = request.method() == Method::HEAD;
-        let progress = seat.progress().begin();
+        let progress = rest.ends();
         let has_place = !seat.must_turn_away();
         let front = Arc::clone(front);
         let cutoff = Cutoff::of_task(&front.phase);
@@ -77,7 +86,6 @@ where
             Ok::<_, ClientLeft>(Answer::of(response.await?, is_head, progress))
         }
     });
-    let (limits, timeouts) = (front.limits.now(), front.timeouts.now());
     let streams = Streams::new(timeouts.write_stall, front.metrics.refusals.clone());
     let (stream_window, connection_window) = windows(limits.streams_per_connection);
     let connection = http2::Builder::new(streams)
@@ -90,6 +98,8 @@ where
         .serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);
     tokio::select! {
+        // In this order: a request may be waiting in the socket of which nothing was read yet.
+        biased;
         result = connection.as_mut() => return result,
         // GOAWAY already while settling: a client that keeps one connection for hours would never leave.
         () = front.phase.leaving() => connection.as_mut().graceful_shutdown(),
@@ -99,9 +109,18 @@ where
                 return ended;
             }
         }
+        () = rest.is_over() => {
+            if !rest.has_asked() {
+                front.metrics.refusals.limit_reached("first_byte");
+            }
+            connection.as_mut().graceful_shutdown();
+        }
     }
     tokio::select! {
+        biased;
         result = connection => result,
+        // hyper waits for an answer to its GOAWAY, and before the client's preface for that.
+        () = rest.is_over_at_last() => Ok(()),
         () = front.phase.closed() => Ok(()),
     }
 }
