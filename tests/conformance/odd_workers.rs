@@ -5,6 +5,7 @@ use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, request};
 use grapevine_tests::wait::LIMIT;
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -473,5 +474,39 @@ async fn a_refusal_of_unknown_length_is_no_success() {
     let of = |outcome| metrics.sum("grapevine_requests_total", outcome);
     let outcomes = (of("outcome=\"error\""), of("outcome=\"success\""));
     assert_eq!(outcomes, (1.0, 0.0));
+    house.close().await;
+}
+
+/// A reply of events.
+fn events(body: &str) -> Canned {
+    Canned {
+        status: 200,
+        headers: vec![("content-type".into(), "text/event-stream".into())],
+        body: Some(body.to_owned()),
+        repeat: 1,
+        gzip: false,
+    }
+}
+
+/// vLLM takes words and numbers for truths, and answers with a stream.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_asked_for_in_other_words_is_held_back() {
+    let plan = Plan::default().set("breaker.enabled", "false");
+    let house = House::of(plan, vec![quick()]).await;
+    for truth in [true.into(), 1.into(), Value::from("true"), "On".into()] {
+        let mut body = chat("in other words", 1);
+        body["stream"] = truth;
+        house.reply_next(events(
+            "data: {\"error\":{\"message\":\"full\",\"code\":503}}\n\n",
+        ));
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        assert_eq!(
+            answer.head.status,
+            503,
+            "{}: {}",
+            body["stream"],
+            answer.text()
+        );
+    }
     house.close().await;
 }

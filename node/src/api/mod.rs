@@ -14,6 +14,7 @@ mod priority;
 pub mod prompt;
 pub mod request;
 pub(crate) mod text;
+mod truth;
 
 pub use endpoint::Endpoint;
 pub use error::ApiError;

@@ -10,6 +10,7 @@ use http::{HeaderMap, header};
 use memchr::memmem;
 
 use super::error::{ApiError, ErrorKind};
+use super::truth::is_true_word;
 
 /// Most parts of an upload; Starlette, in front of vLLM, takes as many fields.
 const PARTS_MAX: u32 = 1_000;
@@ -194,11 +195,8 @@ impl Scanner {
             Field::Other => false,
             Field::Model => self.model.replace(at).is_some(),
             Field::Stream => {
-                let is_on = |word: &str| {
-                    let on = ["true", "1", "on", "yes", "t", "y"];
-                    on.iter().any(|known| word.eq_ignore_ascii_case(known))
-                };
-                self.stream.replace(value.is_some_and(is_on)).is_some()
+                let is_on = value.is_some_and(is_true_word);
+                self.stream.replace(is_on).is_some()
             }
         };
         match field {

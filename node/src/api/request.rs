@@ -22,6 +22,7 @@ use super::json::Text;
 use super::message::Messages;
 pub use super::message::{ChatMessage, Content, ContentPart};
 pub use super::prompt::{Batch, Prompt};
+use super::truth::is_true;
 
 /// The fields of a body that placement reads.
 #[derive(Debug, Default)]
@@ -48,7 +49,7 @@ pub struct BodyView<'a> {
     pub query: Option<Prompt<'a>>,
     /// `tools`, as JSON.
     pub tools: Option<&'a RawValue>,
-    /// `stream`.
+    /// `stream`, as loosely as vLLM reads it.
     pub stream: bool,
     /// `previous_response_id`.
     pub previous_response: Option<Text<'a>>,
@@ -121,7 +122,7 @@ impl<'de> Visitor<'de> for Reader {
                 "query" | "queries" | "text_1" => view.query = view.query.or(map.next_value()?),
                 "tools" => once(&mut view.tools, map.next_value()?, "tools")?,
                 "system" => view.system = map.next_value()?,
-                "stream" => view.stream = map.next_value::<&RawValue>()?.get() == "true",
+                "stream" => view.stream = is_true(map.next_value::<&RawValue>()?.get()),
                 "instructions" => view.instructions = text_or_none(&mut map)?,
                 "previous_response_id" => view.previous_response = text_or_none(&mut map)?,
                 "user" => view.user = text_or_none(&mut map)?,

@@ -166,8 +166,15 @@ fn unknown_forms_are_left_to_the_worker() {
         let at = view.model_at(body.as_bytes()).expect("it is in the body");
         assert_eq!(&body[at], r#""a""#);
     }
-    let view = chat(r#"{"model":"a","messages":[],"stream":"yes"}"#);
-    assert!(!view.stream);
+    for (stream, expected) in [
+        (r#""yes""#, true),
+        ("1", true),
+        (r#""maybe""#, false),
+        ("[]", false),
+    ] {
+        let body = format!(r#"{{"model":"a","messages":[],"stream":{stream}}}"#);
+        assert_eq!(chat(&body).stream, expected, "{stream}");
+    }
 }
 
 #[test]
