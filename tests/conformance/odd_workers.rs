@@ -1,6 +1,6 @@
 //! Workers whose answers are odd, hostile, or not valid HTTP.
 
-use grapevine_testbed::fake_worker::{BadSse, Canned, Fault, Rule};
+use grapevine_testbed::fake_worker::{BadSse, Canned, Fault, How, Point, Rule, Stop};
 use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, request};
@@ -508,5 +508,46 @@ async fn a_stream_that_is_asked_for_in_other_words_is_held_back() {
             answer.text()
         );
     }
+    house.close().await;
+}
+
+/// Nobody asked for these events, so they are not held back, and these are too long to be read to their end first.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_head_of_events_is_no_token() {
+    let house = House::new(1).await;
+    let worker = &house.workers[0];
+    let long = "x".repeat(70_000);
+    let good = format!("data: {{\"text\":\"{long}\"}}\n\ndata: [DONE]\n\n");
+    let body = chat("no events, please", 1).to_string();
+    let bytes = request("POST", CHATS, &[], body.as_bytes());
+    let tokens = async || {
+        let metrics = house.cluster.replicas[0].admin().metrics().await;
+        metrics.count("grapevine_first_token_seconds_count", "")
+    };
+    let stalled = Fault {
+        reply: Some(events(&good)),
+        stop: Some(Stop {
+            at: Point::Body(0),
+            how: How::Stall,
+        }),
+        ..Fault::default()
+    };
+    worker
+        .add_rule(Rule::next(1, stalled))
+        .expect("room for a rule");
+    let mut frozen = Connection::open(house.data()).await;
+    frozen.send(&bytes).await.expect("taken");
+    assert_eq!(frozen.head().await.expect("it has begun").status, 200);
+    assert_eq!(tokens().await, 0.0, "the head alone is there");
+    let refusal = format!("data: {{\"error\":{{\"message\":\"{long}\"}}}}\n\n");
+    house.reply_next(events(&refusal));
+    let refused = http1::post(house.data(), CHATS, &chat("refused", 1)).await;
+    assert!(refused.text() == refusal);
+    assert_eq!(tokens().await, 0.0, "nothing was computed");
+    house.reply_next(events(&good));
+    let whole = http1::post(house.data(), CHATS, &chat("whole", 1)).await;
+    assert!(whole.text() == good);
+    assert_eq!(tokens().await, 1.0);
+    drop(frozen);
     house.close().await;
 }

@@ -5,6 +5,7 @@
 //! body only when the client can take more, and only a poll reads from the worker: that is the back-pressure.
 //! `movable` has the streams that go on from another worker.
 
+mod first;
 mod movable;
 mod on_break;
 
@@ -29,6 +30,7 @@ use crate::shutdown::Cutoff;
 use crate::upstream::attempt::Begun;
 use crate::upstream::{AnswerBody, Connection, InFlight};
 
+pub use self::first::First;
 pub use self::on_break::{Movable, Moved, OnBreak};
 
 /// The client left, or an answer without a place for an error event broke off: the connection is cut.
@@ -62,6 +64,8 @@ pub struct Silence {
 #[derive(Debug)]
 pub struct Relay {
     held: Option<Bytes>,
+    /// What its first event will show, while it has not come.
+    first: Option<First>,
     body: AnswerBody,
     connection: Option<Connection>,
     in_flight: InFlight,
@@ -93,6 +97,7 @@ impl Relay {
         let now = Instant::now();
         let relay = Self {
             held: Some(begun.held).filter(|held| !held.is_empty()),
+            first: None,
             body: begun.body,
             connection: Some(begun.connection),
             in_flight,
@@ -114,6 +119,11 @@ impl Relay {
     /// What becomes of the stream if its worker fails. Nothing may have been sent yet.
     pub fn on_break(&mut self, on_break: OnBreak) {
         self.on_break = on_break;
+    }
+
+    /// What the first event will show; none where it is there already. Nothing may have been sent yet.
+    pub fn waits_for(&mut self, first: Option<First>) {
+        self.first = first;
     }
 
     /// Ends the relay once this client has left, or this replica ends.
@@ -188,12 +198,22 @@ impl Relay {
         self.record.passes(data);
         if progress {
             let now = Instant::now();
+            self.saw_first();
             self.record.event_after(now - self.last_event, tokens);
             self.last_event = now;
             // What a slow reader left behind says nothing about the worker as it is now.
             if std::mem::take(&mut self.waited) && self.scan.is_some() {
                 self.in_flight.goes_on(now);
             }
+        }
+    }
+
+    /// The first event has come. A worker that refuses in it has computed nothing.
+    fn saw_first(&mut self) {
+        if let Some(first) = self.first.take()
+            && !self.scan.as_ref().is_some_and(|scan| scan.error)
+        {
+            first.came(&mut self.in_flight, &mut self.record);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::proxy::outcome::Outcome;
 use crate::proxy::realtime::Sessions;
 use crate::proxy::realtime::tunnel::Tunnel;
 use crate::proxy::record::Record;
-use crate::proxy::relay::{OnBreak, Relay, Silence};
+use crate::proxy::relay::{First, OnBreak, Relay, Silence};
 use crate::proxy::response::ResponseBody;
 use crate::upstream::attempt::Answer;
 use crate::warmup::WarmUps;
@@ -87,8 +87,8 @@ impl Won {
         on_break: impl FnOnce(Box<Asked>, WorkerId) -> OnBreak,
     ) -> Response<ResponseBody> {
         let Placed { mut in_flight, .. } = self.sent.placed;
-        in_flight.prefilled();
         if let Answer::Switched(mut parts, switched) = self.sent.answer {
+            in_flight.prefilled();
             record.switches(&parts);
             handshake::switch(&mut parts.headers);
             let session = self.asked.session.expect("only a session asks for a 101");
@@ -97,11 +97,16 @@ impl Won {
             let tunnel = Tunnel::new(*switched, config, self.asked.deadline, held, session);
             return Response::from_parts(parts, ResponseBody::Tunnel(Some(Box::new(tunnel))));
         }
-        if self.asked.endpoint.traits().computes && self.sent.answer.status().is_success() {
-            in_flight.delivered();
+        let answer = &self.sent.answer;
+        let mut first = Some(First {
+            computed: self.asked.endpoint.traits().computes && answer.status().is_success(),
+            streams: matches!(answer, Answer::Begun(begun) if begun.is_good_stream()),
+        });
+        // Of events that nobody asked for nothing but the head is there.
+        let is_head_alone = matches!(answer, Answer::Begun(begun) if begun.held.is_empty());
+        if !is_head_alone && let Some(first) = first.take() {
+            first.came(&mut in_flight, &mut record);
         }
-        let streams = matches!(&self.sent.answer, Answer::Begun(begun) if begun.is_good_stream());
-        record.first_token(streams);
         match self.sent.answer {
             Answer::Whole(parts, bytes) => {
                 record.answers(&parts, false);
@@ -134,6 +139,7 @@ impl Won {
                 };
                 let (parts, mut relay) = Relay::new(*begun, in_flight, record, silence);
                 relay.on_break(on_break);
+                relay.waits_for(first);
                 Response::from_parts(parts, ResponseBody::Relay(Box::new(relay)))
             }
         }
