@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{Canned, Fault, Rule};
-use grapevine_tests::chat::chat;
-use grapevine_tests::http1::{self, Connection, request};
+use grapevine_tests::chat::{chat, streamed};
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1::{self, Connection, Cut, request};
 use grapevine_tests::wait::{LIMIT, eventually};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::house::House;
+use crate::house::{House, quick};
 
 const CLIENTS: usize = 100;
 /// Clients of these that read on afterwards; the others leave.
@@ -102,5 +103,59 @@ async fn stalled_clients_hold_back_their_workers() {
             .ok_or_else(|| format!("{complete}"))
     })
     .await;
+    house.close().await;
+}
+
+/// Its worker is always ahead, so nobody ever waits for that one.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_of_a_request_is_over_for_a_client_that_reads_slowly() {
+    const PIECE: usize = 64 << 10;
+    let time = Duration::from_secs(1);
+    let plan = Plan::default().set("timeouts.whole_request", "\"1s\"");
+    let house = House::of(plan, vec![quick()]).await;
+    let event = format!("data: {{\"text\":\"{}\"}}\n\n", "x".repeat(4_000));
+    for (number, events) in [(1.0, false), (2.0, true)] {
+        let mut fault = long_answer();
+        if events && let Some(reply) = &mut fault.reply {
+            reply.headers = vec![("content-type".into(), "text/event-stream".into())];
+            reply.repeat = u32::try_from(ANSWER_BYTES / event.len()).expect("some thousand");
+            reply.body = Some(event.clone());
+        }
+        let rule = Rule::next(1, fault);
+        house.workers[0].add_rule(rule).expect("room for a rule");
+        let body = if events {
+            streamed("much", 1)
+        } else {
+            chat("much", 1)
+        };
+        let body = body.to_string();
+        let bytes = request("POST", "/v1/chat/completions", &[], body.as_bytes());
+        let mut connection = Connection::open(house.data()).await;
+        let begun = Instant::now();
+        connection.send(&bytes).await.expect("taken");
+        connection.head().await.expect("the answer has begun");
+        sleep_until(begun + time).await;
+        let mut read = Vec::new();
+        let cut = loop {
+            match connection.data().await {
+                Ok(None) => break false,
+                Err(Cut) => break true,
+                Ok(Some(data)) => {
+                    let before = read.len();
+                    read.extend_from_slice(&data);
+                    if before / PIECE < read.len() / PIECE {
+                        sleep(Duration::from_millis(5)).await;
+                    }
+                }
+            }
+        };
+        let length = read.len();
+        assert!(cut && length < ANSWER_BYTES, "{length} bytes: {events}");
+        let last = String::from_utf8_lossy(&read[length.saturating_sub(1_000)..]);
+        assert_eq!(last.contains("\"error\""), events, "{last}");
+        let metrics = house.cluster.replicas[0].admin().metrics().await;
+        let counted = metrics.sum("grapevine_requests_total", "\"out_of_time\"");
+        assert_eq!(counted, number);
+    }
     house.close().await;
 }

@@ -75,6 +75,8 @@ pub struct Relay {
     scan: Option<Scan>,
     silence: Silence,
     last_event: Instant,
+    /// The time of the whole request was over when the last piece was given out: the next one is not.
+    is_late: bool,
     /// It has waited for the worker since: what comes next has just been sent.
     waited: bool,
     timer: Pin<Box<Sleep>>,
@@ -107,6 +109,7 @@ impl Relay {
             scan: begun.events.then(Scan::default),
             silence,
             last_event: now,
+            is_late: false,
             waited: false,
             timer: Box::pin(sleep_until(now)),
             on_break: OnBreak::End,
@@ -149,6 +152,9 @@ impl Relay {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Next {
         if self.ended {
             return Poll::Ready(None);
+        }
+        if self.is_late {
+            return Poll::Ready(self.broke(Outcome::OutOfTime));
         }
         if let OnBreak::Move(_) = self.on_break {
             return self.poll_movable(cx);
@@ -201,6 +207,10 @@ impl Relay {
             self.saw_first();
             self.record.event_after(now - self.last_event, tokens);
             self.last_event = now;
+            // Of a client that reads slowly the worker's side is always ahead, so nobody waits for it to look at limits.
+            // What has said all has its end left to give.
+            let is_done = self.scan.as_ref().is_some_and(|scan| scan.done);
+            self.is_late = !is_done && self.silence.deadline.is_some_and(|at| at <= now);
             // What a slow reader left behind says nothing about the worker as it is now.
             if std::mem::take(&mut self.waited) && self.scan.is_some() {
                 self.in_flight.goes_on(now);
