@@ -8,6 +8,7 @@ use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Response};
 
 use crate::house::{House, quick};
+use crate::http2;
 
 async fn ask(house: &House, headers: &[(&str, &str)]) -> Response {
     let body = chat("headers", 1).to_string();
@@ -243,5 +244,18 @@ async fn where_a_request_comes_from_is_what_its_connection_says() {
     for (name, value) in &spoofed[2..] {
         assert_eq!(values(&seen, name), [*value], "{name}");
     }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cookies_of_a_client_over_http2_reach_the_worker_in_one_line() {
+    let house = House::new(1).await;
+    let url = format!("http://{}/v1/chat/completions", house.data());
+    let request = http2::client().post(url).json(&chat("cookies", 1));
+    let request = request.header("cookie", "a=1").header("cookie", "b=2; c=3");
+    let answer = request.send().await.expect("answered");
+    assert_eq!(answer.version(), reqwest::Version::HTTP_2);
+    assert_eq!(answer.status().as_u16(), 200);
+    assert_eq!(values(&last_seen(&house), "cookie"), ["a=1; b=2; c=3"]);
     house.close().await;
 }

@@ -100,6 +100,23 @@ pub fn clean_request(headers: &mut HeaderMap) {
             || OF_THIS_HOP.contains(name)
             || text.starts_with("x-") && is_own_or_misleads()
     });
+    if headers.len() > headers.keys_len() {
+        join_cookies(headers);
+    }
+}
+
+/// Over HTTP/2 a client may send a cookie in a field of its own, over HTTP/1.1 all stand in one (RFC 9113, section
+/// 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let cookies: Vec<&HeaderValue> = headers.get_all(header::COOKIE).iter().collect();
+    if cookies.len() < 2 {
+        return;
+    }
+    let bytes: Vec<&[u8]> = cookies.iter().map(|cookie| cookie.as_bytes()).collect();
+    let is_sensitive = cookies.iter().any(|cookie| cookie.is_sensitive());
+    let mut joined = HeaderValue::from_bytes(&bytes.join(&b"; "[..])).expect("made of values");
+    joined.set_sensitive(is_sensitive);
+    headers.insert(header::COOKIE, joined);
 }
 
 /// Drops from a worker's head what must not reach the client. Which pages may read an answer is said by `cors` alone.
@@ -233,6 +250,31 @@ mod tests {
         let mut names: Vec<_> = headers.keys().map(|n| n.as_str().to_owned()).collect();
         names.sort();
         assert_eq!(names, ["authorization", "x-session-id"]);
+    }
+
+    #[test]
+    fn cookies_go_on_in_one_line() {
+        for (sent, expected) in [
+            (&[][..], &[][..]),
+            (
+                &[("cookie", "a=1; b=2"), ("accept", "x"), ("accept", "y")],
+                &["a=1; b=2"],
+            ),
+            (
+                &[
+                    ("cookie", "a=1"),
+                    ("x", "y"),
+                    ("cookie", "b=2"),
+                    ("cookie", "c=3"),
+                ],
+                &["a=1; b=2; c=3"],
+            ),
+        ] {
+            let mut headers = map(sent);
+            clean_request(&mut headers);
+            let cookies: Vec<_> = headers.get_all("cookie").iter().collect();
+            assert_eq!(cookies, expected);
+        }
     }
 
     #[test]
