@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use grapevine_testbed::fake_worker::{Canned, Entry};
-use grapevine_tests::chat::{MODEL, chat};
+use grapevine_tests::chat::{MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Response};
 
@@ -257,5 +257,25 @@ async fn cookies_of_a_client_over_http2_reach_the_worker_in_one_line() {
     assert_eq!(answer.version(), reqwest::Version::HTTP_2);
     assert_eq!(answer.status().as_u16(), 200);
     assert_eq!(values(&last_seen(&house), "cookie"), ["a=1; b=2; c=3"]);
+    house.close().await;
+}
+
+/// Events are read on their way; a worker that compressed them would hide its errors in them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_asked_for_uncompressed_whatever_its_client_takes() {
+    let house = House::new(1).await;
+    let takes = [("accept-encoding", "gzip, br")];
+    for (body, headers, expected) in [
+        (chat("plain", 1), &takes[..], &["gzip, br"][..]),
+        (chat("plain", 1), &[], &[]),
+        (streamed("a stream", 1), &takes, &["identity"]),
+        (streamed("a stream", 1), &[], &["identity"]),
+    ] {
+        let (data, body) = (house.data(), body.to_string());
+        let path = "/v1/chat/completions";
+        let answer = http1::exchange(data, "POST", path, headers, body.as_bytes()).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        assert_eq!(values(&last_seen(&house), "accept-encoding"), expected);
+    }
     house.close().await;
 }

@@ -32,6 +32,9 @@ use crate::lag::{LISTEN_FIRST, overslept};
 const HELD_ANSWER_BYTES_MAX: u64 = 64 * 1024;
 /// Longest error body, in bytes, that is kept to be passed on when all attempts fail.
 const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
+/// What a worker may do to a stream's bytes: nothing, whatever its client takes, for events are read on their way. The
+/// error in a compressed one would pass for a token, and one that was refused would not be tried elsewhere.
+const PLAIN: HeaderValue = HeaderValue::from_static("identity");
 /// A connection that was at rest and ends within this time may have been closed before the request came there. Longer
 /// than a packet's way and back; later, the worker had it.
 const CLOSED_MEANWHILE: Duration = Duration::from_secs(1);
@@ -396,6 +399,7 @@ fn request_for<'a>(worker: &Worker, outgoing: &'a Outgoing) -> WorkerRequest<'a>
             key.map(|key| (header::AUTHORIZATION, key)),
             address.rank().map(|rank| (RANK, rank.into())),
             (length > 0).then(|| (header::CONTENT_LENGTH, length.into())),
+            outgoing.stream.then_some((header::ACCEPT_ENCODING, PLAIN)),
         ],
         body,
     }

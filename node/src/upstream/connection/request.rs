@@ -14,8 +14,9 @@ pub struct WorkerRequest<'a> {
     pub target: Uri,
     /// Headers that any worker gets.
     pub headers: &'a HeaderMap,
-    /// Headers of this worker's alone, in place of any above: `Host` first, then a key, a rank, the body's length.
-    pub own: [Option<(HeaderName, HeaderValue)>; 4],
+    /// Headers of this worker's alone, in place of any above: `Host` first, then a key, a rank, the body's length,
+    /// and the codings that its answer may have where they are not the client's to choose.
+    pub own: [Option<(HeaderName, HeaderValue)>; 5],
     /// Its body.
     pub body: &'a WorkerBody,
 }

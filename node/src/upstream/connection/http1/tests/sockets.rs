@@ -43,6 +43,7 @@ fn request(body: &WorkerBody) -> WorkerRequest<'_> {
             Some((header::AUTHORIZATION, HeaderValue::from_static("own"))),
             None,
             (length > 0).then(|| (header::CONTENT_LENGTH, length.into())),
+            None,
         ],
         body,
     }
