@@ -156,6 +156,8 @@ section! {
         ///
         /// Seen where the replica's kernel has room for more: it takes the next bytes once a good part of the up to
         /// 128 KiB that wait there has gone. So a client that reads less than some 64 KiB in this time is cut, too.
+        /// Over HTTP/2 it holds for each stream: one whose client opens no window for 16 KiB of it in this time is reset,
+        /// and the others of its connection go on.
         write_stall: Duration = secs(60), in ms(1)..=HOUR, live now;
         /// Longest time of a whole request, all attempts and the stream included; 0 is off.
         whole_request: Option<Duration> = None, flag "request-timeout-secs" Secs, live now;
