@@ -115,7 +115,7 @@ impl Inbox {
             return Outcome::default();
         };
         outcome.lose(from, lost);
-        let sequence = sender.sequence.get_or_insert_with(|| start);
+        let sequence = sender.sequence.get_or_insert(start);
         outcome.lose(from, sequence.mark(mark.first, mark.next, now));
         outcome
     }
@@ -367,7 +367,7 @@ impl Sender {
         now: Instant,
         outcome: &mut Outcome,
     ) {
-        let sequence = self.sequence.get_or_insert_with(|| start);
+        let sequence = self.sequence.get_or_insert(start);
         let (arrival, lost) = sequence.arrive(batch.number, now);
         outcome.lose(from, lost);
         match arrival {
