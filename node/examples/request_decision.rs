@@ -1,6 +1,6 @@
 //! Percentiles of a whole decision where workers publish KV events: 240 workers, a million blocks, bodies of 8,192 tokens.
 //!
-//! `cargo run --profile dist -p grapevine --example decision_latency [decisions] [workers]`
+//! `cargo run --profile dist -p grapevine --example request_decision [decisions] [workers]`
 //!
 //! Conversations that all begin with the same 2,048 tokens, which every worker holds; the rest of each is at one worker.
 //! Each decision is for the next turn of one of them: its key is made from the bytes of a body, then a worker is chosen, and
