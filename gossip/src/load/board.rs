@@ -46,6 +46,7 @@ pub struct LoadCell {
     known: Counts,
     // Bits of `f64`.
     others_requests: AtomicU64,
+    others_reported_requests: AtomicU64,
     others_prefill_tokens: AtomicU64,
     others_context_tokens: AtomicU64,
 }
@@ -132,6 +133,7 @@ impl LoadCell {
             requests: f64::from_bits(self.others_requests.load(Relaxed)),
             prefill_tokens: f64::from_bits(self.others_prefill_tokens.load(Relaxed)),
             context_tokens: f64::from_bits(self.others_context_tokens.load(Relaxed)),
+            reported_requests: f64::from_bits(self.others_reported_requests.load(Relaxed)),
         }
     }
 
@@ -149,6 +151,8 @@ impl LoadCell {
             .store(load.prefill_tokens.to_bits(), Relaxed);
         self.others_context_tokens
             .store(load.context_tokens.to_bits(), Relaxed);
+        self.others_reported_requests
+            .store(load.reported_requests.to_bits(), Relaxed);
     }
 }
 

@@ -12,6 +12,9 @@ pub struct OthersLoad {
     pub prefill_tokens: f64,
     /// Tokens of context held.
     pub context_tokens: f64,
+    /// Requests in flight as they were reported, however old that is by now: for a worker's own limit, which is not to be
+    /// passed because news is late.
+    pub reported_requests: f64,
 }
 
 /// What all replicas can know of the load of one worker.

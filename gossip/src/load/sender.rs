@@ -269,7 +269,11 @@ impl Default for Share {
 impl Share {
     pub(super) fn add(self, load: Load, sum: &mut OthersLoad) {
         let Self { weight, cap } = self;
-        sum.requests += weight * cap.requests * f64::from(load.requests);
+        let requests = cap.requests * f64::from(load.requests);
+        sum.requests += weight * requests;
+        if weight > 0.0 {
+            sum.reported_requests += requests;
+        }
         sum.prefill_tokens += weight * cap.prefill_tokens * load.prefill_tokens as f64;
         sum.context_tokens += weight * cap.context_tokens * load.context_tokens as f64;
     }

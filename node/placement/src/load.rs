@@ -103,7 +103,8 @@ pub struct Seen {
     /// Common knowledge: what every replica can know by now. Preference is decided on it, so that all replicas prefer
     /// the same worker.
     pub common: Load,
-    /// Requests in flight, this replica's own exactly: for limits that are a worker's own.
+    /// Requests in flight, this replica's own exactly and the others' as they reported them: for limits that are a
+    /// worker's own.
     pub exact_requests: f64,
     /// Requests in flight if every replica has as many that no other knows of as this one has; not below the common
     /// ones. Of many equal prompts at once each replica gets its part, and none learns of the others' in time.
@@ -122,20 +123,22 @@ impl Picture {
     }
 
     /// A worker's load: this replica's `own` exactly, the part of it that the others know by now, and the `others'`
-    /// own, damped. A replica that receives from no other has none to agree with: it counts its own exactly and nothing
+    /// own, damped, with their requests as they `reported` them. A replica that receives from no other has none to agree with: it counts its own exactly and nothing
     /// else.
     #[must_use]
-    pub fn see(self, own: Load, known: Load, others: Load) -> Seen {
-        let (known, others) = if self.is_alone {
-            (own, Load::default())
+    pub fn see(self, own: Load, known: Load, others: Load, reported: f64) -> Seen {
+        let (known, others, reported) = if self.is_alone {
+            (own, Load::default(), 0.0)
         } else {
-            (known, others)
+            (known, others, reported)
         };
-        let common = known.scaled(self.own_scale) + others;
+        let known_by_all = known.scaled(self.own_scale);
+        let common = known_by_all + others;
         let unheard = own.requests - known.requests;
+        let exact = known_by_all.requests + reported + unheard;
         Seen {
             common,
-            exact_requests: (common.requests + unheard).max(own.requests),
+            exact_requests: exact.max(own.requests),
             surge_requests: common.requests + self.replicas * unheard.max(0.0),
         }
     }
@@ -198,13 +201,25 @@ mod tests {
         ];
         for ([live, heard], [own, known, others], [common, exact, surge]) in table {
             let picture = Picture::new(live, heard);
-            let seen = picture.see(requests(own), requests(known), requests(others));
+            let seen = picture.see(requests(own), requests(known), requests(others), others);
             let got = [
                 seen.common.requests,
                 seen.exact_requests,
                 seen.surge_requests,
             ];
             assert_eq!(got, [common, exact, surge], "{live} live, {heard} heard");
+        }
+    }
+
+    /// A worker's own limit holds while news is late: what is preferred is another question.
+    #[test]
+    fn late_news_makes_room_nowhere() {
+        let picture = Picture::new(3, 3);
+        let (own, others) = (requests(0.0), requests(2.0));
+        for damped in [1.0, 0.9, 0.25] {
+            let seen = picture.see(own, own, others.scaled(damped), others.requests);
+            assert_eq!(seen.exact_requests, 2.0);
+            assert_eq!(seen.common.requests, 2.0 * damped);
         }
     }
 

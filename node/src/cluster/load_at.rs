@@ -31,11 +31,12 @@ impl LoadAt<'_> {
             Self::Nothing | Self::Now => None,
         };
         let Common { known, others } = past.unwrap_or_else(|| cell.common());
+        let reported = others.reported_requests;
         let others = Load {
             requests: others.requests,
             prefill_tokens: others.prefill_tokens,
             context_tokens: others.context_tokens,
         };
-        picture.see(counts(cell.own()), counts(known), others)
+        picture.see(counts(cell.own()), counts(known), others, reported)
     }
 }

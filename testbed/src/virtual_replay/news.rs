@@ -223,12 +223,13 @@ impl News {
                 own
             };
             let others = cell.others();
+            let reported = others.reported_requests;
             let others = Load {
                 requests: others.requests,
                 prefill_tokens: others.prefill_tokens,
                 context_tokens: others.context_tokens,
             };
-            picture.see(own, known, others)
+            picture.see(own, known, others, reported)
         }));
     }
 }

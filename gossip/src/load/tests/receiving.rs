@@ -20,7 +20,8 @@ fn what_one_replica_has_the_other_sees() {
         OthersLoad {
             requests: 3.0,
             prefill_tokens: 500.0,
-            context_tokens: 7000.0
+            context_tokens: 7000.0,
+            reported_requests: 3.0,
         }
     );
     assert_eq!(receiver.board.cell(&id("b")).own(), Load::default());
@@ -106,6 +107,8 @@ fn old_words_weigh_less() {
     node.hear("s", 1, &node.frame(Coverage::Full, &[(0, 8)]));
     assert_eq!(node.others("a"), 8.0);
     assert_eq!(node.pass(TICK).others("a"), 2.0);
+    let reported = || node.board.cell(&id("a")).others().reported_requests;
+    assert_eq!(reported(), 8.0, "for a limit they weigh as much");
     // A rule that is out of range does not amplify.
     let mut wild = Node::damped(&["a"], |_| 7.0);
     wild.hear("s", 1, &wild.frame(Coverage::Full, &[(0, 8)]));
