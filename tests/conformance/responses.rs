@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{
-    Canned, Config, Entry, FakeWorker, Fault, How, Point, Rule, When,
+    Canned, Config, Entry, FakeWorker, Fault, How, Point, Rule, StopMode, When,
 };
 use grapevine_tests::chat::{self, EXPLAIN, MODEL};
 use grapevine_tests::cluster::{Cluster, Plan};
@@ -417,6 +417,25 @@ async fn a_holder_that_looks_bad_is_waited_for() {
     holder.clear_rules();
     admin.verdict(&holder.url(), "good").await;
     house.close().await;
+}
+
+/// The process is gone, and the response with it: so says a replica that remembers the holder, and one that does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_of_a_dead_holder_is_nowhere_by_every_replica() {
+    let (cluster, workers) = replicas(2, 3).await;
+    let house = House { cluster, workers };
+    let (id, holder) = held_somewhere(&house).await;
+    let path = format!("{PATH}/{id}");
+    holder.terminate(StopMode::Exit);
+    for replica in house.cluster.running() {
+        eventually(LIMIT, "it is nowhere", async || {
+            let got = http1::get(replica.data(), &path).await;
+            (got.head.status == 404)
+                .then_some(())
+                .ok_or_else(|| got.text())
+        })
+        .await;
+    }
 }
 
 /// Makes a response. Its id, and the worker that holds it.

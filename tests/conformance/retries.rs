@@ -378,3 +378,24 @@ async fn a_worker_that_replaces_another_one_takes_what_that_one_lost() {
     assert_eq!(new.stats().requests, 1);
     house.close().await;
 }
+
+/// A worker that refuses a prompt holds nothing of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_worker_refused_is_not_expected_in_its_cache() {
+    let house = House::new(1).await;
+    let body = chat(&"a long prompt ".repeat(400), 1);
+    let admin = house.cluster.replicas[0].admin();
+    let expected = async || {
+        let told = admin.explain(std::slice::from_ref(&body)).await;
+        told[0].expected_tokens
+    };
+    let rule = Rule::next(1, Fault::status(422));
+    house.workers[0].add_rule(rule).expect("room for a rule");
+    let refused = http1::post(house.data(), CHATS, &body).await;
+    assert_eq!(refused.head.status, 422, "{}", refused.text());
+    assert_eq!(expected().await, 0);
+    let answer = http1::post(house.data(), CHATS, &body).await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    assert!(expected().await > 1_000);
+    house.close().await;
+}

@@ -159,7 +159,8 @@ section! {
         /// Over HTTP/2 it holds for each stream: one whose client opens no window for 16 KiB of it in this time is reset,
         /// and the others of its connection go on.
         write_stall: Duration = secs(60), in ms(1)..=HOUR, live now;
-        /// Longest time of a whole request, all attempts and the stream included; 0 is off.
+        /// Longest time of a whole request, all attempts and the stream included; 0 is off. A client that takes nothing
+        /// at all is cut by `write_stall`.
         whole_request: Option<Duration> = None, flag "request-timeout-secs" Secs, live now;
         /// How long an unused connection to a worker is kept.
         ///

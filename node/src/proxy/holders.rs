@@ -213,7 +213,9 @@ impl Finder {
         }
         // Whatever is thought of their health: a worker without one may hold it all the same.
         let among: Vec<Arc<Worker>> = members.filter(may_ask).map(Arc::clone).collect();
-        let is_there = |known: &WorkerId| among.iter().any(|worker| worker.id == *known);
+        // A process that is gone holds nothing: the others are asked, as by a replica that remembers nothing.
+        let is_it = |worker: &Arc<Worker>, id: &WorkerId| worker.id == *id && !worker.refuses();
+        let is_there = |known: &WorkerId| among.iter().any(|worker| is_it(worker, known));
         let known = note.map(|note| note.worker).filter(is_there);
         let only = among.first().filter(|_| among.len() == 1);
         let (result, found) = if let Some(known) = known {

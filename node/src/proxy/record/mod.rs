@@ -331,6 +331,13 @@ impl Record {
         }
     }
 
+    /// The worker refuses the request, and has computed nothing for it.
+    pub fn computed_nothing(&mut self) {
+        if let Some(recorded) = self.recorded.take() {
+            self.cluster.cache_view().retract(recorded);
+        }
+    }
+
     /// A worker's answer begins to pass; `streams`: as events.
     pub fn answers(&mut self, head: &response::Parts, streams: bool) {
         self.status = Some(head.status);

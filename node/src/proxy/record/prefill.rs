@@ -106,6 +106,10 @@ impl Record {
     /// What the prefill worker says is what the client gets.
     pub fn prefill_answers(&mut self) {
         if let Some(leg) = self.prefill.take() {
+            // It refuses it, and has computed nothing.
+            if let Some(recorded) = leg.recorded {
+                self.cluster.cache_view().retract(recorded);
+            }
             self.reason = leg.reason;
             self.worker = Some(leg.worker);
         }

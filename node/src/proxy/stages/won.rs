@@ -98,6 +98,9 @@ impl Won {
             return Response::from_parts(parts, ResponseBody::Tunnel(Some(Box::new(tunnel))));
         }
         let answer = &self.sent.answer;
+        if answer.status().is_client_error() {
+            record.computed_nothing();
+        }
         let mut first = Some(First {
             computed: self.asked.endpoint.traits().computes && answer.status().is_success(),
             streams: matches!(answer, Answer::Begun(begun) if begun.is_good_stream()),
