@@ -124,6 +124,46 @@ async fn a_stream_cut_after_its_first_event_ends_with_one_error_event() {
     assert_eq!(counted, f64::from(seen[&broken]), "{seen:?}");
 }
 
+/// A client that got the beginning of an event cannot be told to forget it, so it gets none: what it reads are whole events,
+/// and the error is one of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_cut_within_an_event_ends_between_events() {
+    let house = House::of(patient(), vec![quick()]).await;
+    let mut halves = 0;
+    for (number, how) in [How::Fin, How::Rst]
+        .into_iter()
+        .cycle()
+        .take(40)
+        .enumerate()
+    {
+        // An event has some 250 bytes.
+        let bytes = 800 + 23 * number as u64;
+        let rule = Rule::next(1, Fault::stop(Point::Body(bytes), how));
+        house.workers[0].add_rule(rule).expect("room for a rule");
+        let body = streamed(&format!("number {number}"), 40);
+        let text = http1::post(house.data(), CHATS, &body).await.text();
+        let (events, end) = text.rsplit_once("\n\n").expect("blank lines");
+        assert_eq!(end, "", "{text}");
+        let events: Vec<Value> = events
+            .split("\n\n")
+            .map(|event| {
+                let json = event.strip_prefix("data: ").expect("an event");
+                serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {event}"))
+            })
+            .collect();
+        let (last, before) = events.split_last().expect("some");
+        assert_eq!(last["error"]["code"], "upstream_broke", "{text}");
+        assert!(
+            before.iter().all(|event| event["choices"].is_array()),
+            "{text}"
+        );
+        let passed = text.len() - last.to_string().len() - "data: \n\n".len();
+        halves += usize::from(passed < bytes as usize);
+    }
+    assert!(halves > 20, "{halves} were cut within an event");
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_stream_moves_to_a_worker_with_room() {
     let house = House::of(Plan::default(), vec![full(), quick()]).await;

@@ -7,13 +7,9 @@
 
 use std::sync::LazyLock;
 
-use bytes::Bytes;
 use memchr::memchr;
 use memchr::memmem::{Finder, FinderRev};
 use serde::Deserialize;
-
-use crate::api::ApiError;
-use crate::api::error::Dialect;
 
 /// Enough of a line to know it by: `data: {"error"`, `data: [DONE]`, `event: response.incomplete`.
 const LINE_HEAD_BYTES: usize = 32;
@@ -122,11 +118,6 @@ impl Scan {
                 self.events.saturating_sub(others)
             }
         }
-    }
-
-    /// The event that ends this stream because of an error.
-    pub fn last_words(&self, error: &ApiError, dialect: Dialect) -> Bytes {
-        error.sse_event(self.is_mid_event(), self.named, dialect)
     }
 
     /// Has an event begun that no blank line has ended? What comes next would belong to it.

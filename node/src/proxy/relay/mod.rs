@@ -6,6 +6,7 @@
 //! `movable` has the streams that go on from another worker.
 
 mod first;
+mod held_back;
 mod movable;
 mod on_break;
 
@@ -18,6 +19,7 @@ use bytes::Bytes;
 use http_body::Frame;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use self::held_back::HeldBack;
 use crate::api::error::{ApiError, ErrorKind};
 use crate::http::client_io::Gone;
 use crate::http::sse::Scan;
@@ -73,6 +75,8 @@ pub struct Relay {
     cutoff: Option<Cutoff>,
     record: Box<Record>,
     scan: Option<Scan>,
+    /// Of a stream of events that does not move.
+    held_back: HeldBack,
     silence: Silence,
     last_event: Instant,
     /// The time of the whole request was over when the last piece was given out: the next one is not.
@@ -107,6 +111,7 @@ impl Relay {
             cutoff: None,
             record,
             scan: begun.events.then(Scan::default),
+            held_back: HeldBack::default(),
             silence,
             last_event: now,
             is_late: false,
@@ -160,38 +165,80 @@ impl Relay {
             return self.poll_movable(cx);
         }
         if let Some(held) = self.held.take() {
-            self.see(&held);
-            return Poll::Ready(Some(Ok(Frame::data(held))));
+            let data = self.pass_whole(held, false);
+            if !data.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
         }
         if self.gone.poll(cx).is_ready() {
             self.end(Outcome::ClientLeft);
             return Poll::Ready(Some(Err(RelayError::ClientLeft)));
         }
-        let Some(connection) = &mut self.connection else {
-            return Poll::Ready(None);
-        };
-        match connection.poll_frame(&mut self.body, cx) {
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(data) = frame.data_ref() {
-                    let data = data.clone();
-                    self.see(&data);
+        loop {
+            let Some(connection) = &mut self.connection else {
+                return Poll::Ready(None);
+            };
+            let data = match connection.poll_frame(&mut self.body, cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    let is_last = self.body.is_end_stream();
+                    let (data, trailers) = match frame.into_data() {
+                        Ok(data) => (self.pass_whole(data, is_last), None),
+                        Err(trailers) => (self.pass_rest(), Some(trailers)),
+                    };
+                    if is_last {
+                        self.finish(cx);
+                    }
+                    // Behind half an event, which no engine sends, they are left out.
+                    match trailers.filter(|_| data.is_empty()) {
+                        Some(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                        None => data,
+                    }
                 }
-                if self.body.is_end_stream() {
+                Poll::Ready(None) => {
+                    let rest = self.pass_rest();
                     self.finish(cx);
+                    rest
                 }
-                Poll::Ready(Some(Ok(frame)))
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(self.broke(Outcome::WorkerBroke)),
+                Poll::Pending => {
+                    return self.poll_limits(cx).map(|outcome| self.broke(outcome));
+                }
+            };
+            if !data.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(data))));
             }
-            Poll::Ready(None) => {
-                self.finish(cx);
-                Poll::Ready(None)
+            if self.ended {
+                return Poll::Ready(None);
             }
-            Poll::Ready(Some(Err(_))) => Poll::Ready(self.broke(Outcome::WorkerBroke)),
-            Poll::Pending => self.poll_limits(cx).map(|outcome| self.broke(outcome)),
         }
+    }
+
+    /// What of a piece passes now: of a stream of events whole ones, unless it is the last piece.
+    fn pass_whole(&mut self, data: Bytes, is_last: bool) -> Bytes {
+        self.look_through(&data);
+        let data = match &self.scan {
+            Some(scan) => self.held_back.take(data, scan.is_mid_event() && !is_last),
+            None => data,
+        };
+        self.record.passes(&data);
+        data
+    }
+
+    /// What waited for the end of an event passes: nothing more comes.
+    fn pass_rest(&mut self) -> Bytes {
+        let rest = self.held_back.rest();
+        self.record.passes(&rest);
+        rest
     }
 
     /// Looks at bytes on their way to the client.
     fn see(&mut self, data: &Bytes) {
+        self.look_through(data);
+        self.record.passes(data);
+    }
+
+    /// Looks at what has come from the worker.
+    fn look_through(&mut self, data: &Bytes) {
         #[cfg(debug_assertions)]
         crate::fault_injection::panic_in("stream", self.record.request_id());
         let (progress, tokens) = match &mut self.scan {
@@ -201,7 +248,6 @@ impl Relay {
             }
             None => (true, 0..0),
         };
-        self.record.passes(data);
         if progress {
             let now = Instant::now();
             self.saw_first();
@@ -321,7 +367,12 @@ impl Relay {
     /// The error event of a stream, in the shape that its client reads.
     fn words(&self, error: &ApiError) -> Option<Bytes> {
         let scan = self.scan.as_ref()?;
-        Some(scan.last_words(error, self.record.dialect))
+        let is_mid_event = match &self.on_break {
+            // Only what passes is looked at.
+            OnBreak::Move(_) => scan.is_mid_event(),
+            OnBreak::End | OnBreak::Refused(_) => self.held_back.is_within(),
+        };
+        Some(error.sse_event(is_mid_event, scan.named, self.record.dialect))
     }
 
     /// Ends the relay, and gives the error event of a stream.
