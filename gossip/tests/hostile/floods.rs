@@ -61,6 +61,10 @@ async fn a_flood_of_first_packets_is_not_amplified() {
     let mut rounds = 0;
     // On a busy machine the kernel drops most of a round: another follows, until half of the sources came through.
     while rounds < ROUNDS || (!has_come() && rounds < ROUNDS_MAX) {
+        if rounds >= ROUNDS {
+            // The victim has to get a processor for what it got of the round before.
+            sleep(Duration::from_millis(100)).await;
+        }
         rounds += 1;
         for (at, (socket, packet)) in sockets.iter().zip(&packets).enumerate() {
             socket.send_to(packet, victim).await.expect("sent");
