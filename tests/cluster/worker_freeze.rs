@@ -2,28 +2,35 @@
 
 use grapevine_tests::chat::{self, EXPLAIN, Ending, MODEL, Stream, streamed};
 use grapevine_tests::cluster::Plan;
-use grapevine_tests::process::Signal;
+use grapevine_tests::process::{Process, Signal};
 use grapevine_tests::wait::{LIMIT, eventually};
 use grapevine_tests::{http1, invariants};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::time::Instant;
 
 use crate::worker_kill::start_worker;
 
+/// Three worker processes, which the plan's cluster has.
+async fn three_workers(dir: &TempDir, mut plan: Plan) -> (Plan, Vec<(Process, String)>) {
+    let mut workers = Vec::new();
+    for number in 0..3 {
+        let (process, url) = start_worker(dir, &format!("w{number}"), "0").await;
+        plan = plan.worker(&url, &[MODEL]);
+        workers.push((process, url));
+    }
+    (plan, workers)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_worker_is_left_and_used_again_once_it_goes_on() {
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
-    let mut plan = Plan::default()
+    let plan = Plan::default()
         .set("timeouts.first_token", "\"1s\"")
         .set("timeouts.first_token_per_1k", "\"0s\"")
         .set("timeouts.inter_token", "\"1s\"")
         .set("health.timeout", "\"500ms\"");
-    let mut workers = Vec::new();
-    for number in 0..3 {
-        let (process, url) = start_worker(&dir, &format!("w{number}"), "0").await;
-        plan = plan.worker(&url, &[MODEL]);
-        workers.push((process, url));
-    }
+    let (plan, workers) = three_workers(&dir, plan).await;
     let cluster = plan.start(2).await;
     let (data, admin) = (cluster.replicas[0].data(), cluster.replicas[0].admin());
     let (victim, url) = &workers[0];
@@ -100,13 +107,8 @@ async fn a_frozen_worker_is_left_and_used_again_once_it_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_of_three_frozen_workers_get_nothing_while_one_answers() {
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
-    let mut plan = Plan::default().set("health.timeout", "\"500ms\"");
-    let mut workers = Vec::new();
-    for number in 0..3 {
-        let (process, url) = start_worker(&dir, &format!("w{number}"), "0").await;
-        plan = plan.worker(&url, &[MODEL]);
-        workers.push((process, url));
-    }
+    let plan = Plan::default().set("health.timeout", "\"500ms\"");
+    let (plan, workers) = three_workers(&dir, plan).await;
     let cluster = plan.start(2).await;
     for (_, url) in &workers {
         for replica in cluster.running() {
@@ -155,13 +157,8 @@ async fn two_of_three_frozen_workers_get_nothing_while_one_answers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_reads_a_response_of_a_frozen_worker_is_told_so() {
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
-    let mut plan = Plan::default().set("health.timeout", "\"500ms\"");
-    let mut workers = Vec::new();
-    for number in 0..3 {
-        let (process, url) = start_worker(&dir, &format!("w{number}"), "0").await;
-        plan = plan.worker(&url, &[MODEL]);
-        workers.push((process, url));
-    }
+    let plan = Plan::default().set("health.timeout", "\"500ms\"");
+    let (plan, workers) = three_workers(&dir, plan).await;
     let cluster = plan.start(1).await;
     let (data, admin) = (cluster.replicas[0].data(), cluster.replicas[0].admin());
     for (_, url) in &workers {

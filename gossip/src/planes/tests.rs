@@ -69,6 +69,18 @@ fn around(peers: &[ReplicaId]) -> Surroundings {
     }
 }
 
+/// A plane gets a message of a peer, as that one's frame with this sequence number.
+fn deliver(plane: &mut dyn Plane, peer: &ReplicaId, seq: u64, message: Message, cx: &mut Context) {
+    let mut header = decode(&sealed(&message)).expect("whole").header;
+    header.seq = seq;
+    let origin = Origin {
+        peer,
+        header,
+        bytes: 100,
+    };
+    plane.on_message(origin, message, cx);
+}
+
 /// Gives a plane everything that a peer may send it, then lets the peer go. What is remembered: before, just after, and
 /// after a while.
 fn life_of_a_peer<P: Plane + Remembers>(mut plane: P) -> [Vec<&'static str>; 3] {
@@ -90,14 +102,7 @@ fn life_of_a_peer<P: Plane + Remembers>(mut plane: P) -> [Vec<&'static str>; 3] 
         if !plane.names().contains(&kind.plane) || matches!(kind.role, Role::Answer) {
             continue;
         }
-        let mut header = decode(&sealed(&message)).expect("whole").header;
-        header.seq = seq;
-        let origin = Origin {
-            peer: &peer,
-            header,
-            bytes: 100,
-        };
-        plane.on_message(origin, message, &mut cx);
+        deliver(&mut plane, &peer, seq, message, &mut cx);
     }
     // Further rounds, in which it is still there: its registry is compared once ours has settled.
     for _ in 0..3 {
@@ -209,14 +214,7 @@ fn who_is_connected_again_counts_again() {
         }]));
         let planes: [(&mut dyn Plane, Message); 2] = [(load, sent), (states, used)];
         for (plane, message) in planes {
-            let mut header = decode(&sealed(&message)).expect("whole").header;
-            header.seq = seq;
-            let origin = Origin {
-                peer: &peer,
-                header,
-                bytes: 100,
-            };
-            plane.on_message(origin, message, &mut cx);
+            deliver(plane, &peer, seq, message, &mut cx);
         }
         (board.reporting(), shown.states().peers().len())
     };

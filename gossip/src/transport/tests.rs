@@ -203,14 +203,9 @@ async fn a_connection_without_hello_ends() {
     assert_eq!(closed_with(&connection).await, Some(Close::NoHello));
 }
 
-/// A restart whose clock went back gets the reason, and is not let in under its old generation.
-#[tokio::test]
-async fn an_older_generation_learns_the_highest_seen() {
-    let bench = Bench::new().await;
-    let (first, connection, _) = bench.hello("a", "demo", 9).await;
-    connection.close(Close::Done.code(), b"");
-    first.wait_idle().await;
-    let (_second, connection, answer) = bench.hello("a", "demo", 5).await;
+/// `a` greets in this generation, hears which one was seen, and is not let in.
+async fn is_outdated(bench: &Bench, generation: u64, seen: u64) {
+    let (_endpoint, connection, answer) = bench.hello("a", "demo", generation).await;
     let Some(Received {
         message: Some(Message::HelloAck(ack)),
         ..
@@ -218,8 +213,18 @@ async fn an_older_generation_learns_the_highest_seen() {
     else {
         panic!("no HELLO-ACK");
     };
-    assert_eq!(ack.generation_seen, 9);
+    assert_eq!(ack.generation_seen, seen);
     assert_eq!(closed_with(&connection).await, Some(Close::Outdated));
+}
+
+/// A restart whose clock went back gets the reason, and is not let in under its old generation.
+#[tokio::test]
+async fn an_older_generation_learns_the_highest_seen() {
+    let bench = Bench::new().await;
+    let (first, connection, _) = bench.hello("a", "demo", 9).await;
+    connection.close(Close::Done.code(), b"");
+    first.wait_idle().await;
+    is_outdated(&bench, 5, 9).await;
 }
 
 /// The planes remember its last frames for a minute, so what it sends in a lower generation would not count.
@@ -239,16 +244,7 @@ async fn an_older_generation_learns_the_highest_seen_also_after_a_leave() {
     timeout(LIMIT, left).await.expect("it has left");
     connection.close(Close::Leaving.code(), b"");
     first.wait_idle().await;
-    let (_second, connection, answer) = bench.hello("a", "demo", 5).await;
-    let Some(Received {
-        message: Some(Message::HelloAck(ack)),
-        ..
-    }) = answer
-    else {
-        panic!("no HELLO-ACK");
-    };
-    assert_eq!(ack.generation_seen, 9);
-    assert_eq!(closed_with(&connection).await, Some(Close::Outdated));
+    is_outdated(&bench, 5, 9).await;
     let (_third, _connection, answer) = bench.hello("a", "demo", 10).await;
     assert!(answer.is_some(), "above it");
     assert_eq!(bench.transport.generation_of(&a), Some(10));

@@ -30,6 +30,8 @@ pub struct Mate {
 pub struct Pairs {
     /// For each prefill worker, by index.
     partners: Vec<Arc<Partners>>,
+    /// One prefill worker of each class, by index.
+    classes: Vec<usize>,
     across_zones: bool,
     /// Prefill workers, by index, that may hand over to no decode worker.
     silent: Vec<usize>,
@@ -89,6 +91,13 @@ impl Pairs {
                 Arc::clone(partners.or_insert_with(made))
             })
             .collect();
+        let mut classes: Vec<usize> = Vec::with_capacity(known.len());
+        for (index, of) in partners.iter().enumerate() {
+            // There are few classes, and thousands of workers.
+            if !classes.iter().any(|&at| Arc::ptr_eq(&partners[at], of)) {
+                classes.push(index);
+            }
+        }
         let count = decode.len();
         let across_zones = pairing.across_zones;
         let is_silent = |(_, of): &(usize, &Arc<Partners>)| {
@@ -115,6 +124,7 @@ impl Pairs {
         });
         Self {
             partners,
+            classes,
             across_zones,
             silent,
             mismatch,
@@ -124,6 +134,11 @@ impl Pairs {
     /// Prefill workers, by index, that may hand over to no decode worker.
     pub fn silent(&self) -> &[usize] {
         &self.silent
+    }
+
+    /// One prefill worker, by index, of each kind for which the same decode workers are passed over.
+    pub fn classes(&self) -> &[usize] {
+        &self.classes
     }
 
     /// Decode workers, by index, that are not for a prefill worker: first all but those of its own zone that

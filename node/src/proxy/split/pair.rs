@@ -159,23 +159,21 @@ fn without_partner(
     tried: &Tried,
     without: &mut Cow<'_, [usize]>,
 ) -> Option<NoWorker> {
+    let (cluster, decode) = (&dispatch.cluster, &halves.decode);
     let mut nobody = None;
-    let mut looked_at = Vec::new();
-    for index in 0..halves.prefill.members().len() {
-        if looked_at.contains(&index) || without.contains(&index) {
+    for &index in halves.pairs.classes() {
+        if without.contains(&index) {
             continue;
         }
         let strangers = halves.pairs.passed_over(index).last().unwrap_or_default();
         let passed_over = [tried.decode.as_slice(), strangers].concat();
-        let preview = dispatch
-            .cluster
-            .preview(&halves.decode, asked.key(), &passed_over);
-        match preview {
-            Ok(_) => looked_at.extend(halves.pairs.alike(index)),
-            Err(why) => {
-                without.to_mut().extend(halves.pairs.alike(index));
-                nobody.get_or_insert(why);
-            }
+        // Mostly the first one that is looked at is well and has room. Else a decision says whether one is used all the same.
+        if cluster.has_another(decode, &passed_over) {
+            continue;
+        }
+        if let Err(why) = cluster.preview(decode, asked.key(), &passed_over) {
+            without.to_mut().extend(halves.pairs.alike(index));
+            nobody.get_or_insert(why);
         }
     }
     nobody
