@@ -5,7 +5,7 @@ use std::time::Duration;
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::gate::Gate;
 use grapevine_tests::wait::{LIMIT, eventually};
-use grapevine_tests::{chat, process};
+use grapevine_tests::{chat, http1, invariants, process};
 
 /// Three replicas, each behind a gate.
 async fn behind_gates(plan: Plan) -> (Cluster, [Gate; 3]) {
@@ -66,4 +66,36 @@ async fn a_one_way_cut_is_named_by_status_until_it_is_healed() {
     for at in 0..3 {
         says(at, 0, &[&[well][..], &all_heard].concat()).await;
     }
+}
+
+/// G11: without gossip each replica serves by what it knew last, says that it is alone, and finds fault with no worker.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_go_on_while_no_gossip_passes() {
+    let workers = chat::workers(3, &chat::paced(Duration::from_millis(1))).await;
+    let (cluster, gates) = behind_gates(Plan::default().workers(&workers)).await;
+    let before = cluster.replicas[0].admin().ring().await;
+    for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+        Gate::cut_one_way(&gates[from], &gates[to]);
+        Gate::cut_one_way(&gates[to], &gates[from]);
+    }
+    for replica in &cluster.replicas {
+        eventually(LIMIT, "it reports that it is alone", async || {
+            let metrics = replica.admin().metrics().await;
+            let live = metrics.sum("grapevine_replicas_live", "");
+            (live == 1.0).then_some(()).ok_or_else(|| format!("{live}"))
+        })
+        .await;
+        for chat in chat::distinct(40) {
+            let answer = http1::post(replica.data(), "/v1/chat/completions", &chat).await;
+            assert_eq!(answer.head.status, 200, "{}", answer.text());
+        }
+        assert!(replica.admin().is_ready().await);
+        assert_eq!(replica.admin().ring().await, before);
+        for worker in replica.admin().workers().await {
+            assert_eq!((&*worker.verdict, &*worker.breaker), ("good", "closed"));
+        }
+    }
+    gates.iter().for_each(Gate::heal);
+    cluster.settled().await;
+    invariants::hold(&cluster, &workers, &[]).await;
 }

@@ -135,6 +135,32 @@ async fn streams_that_outlast_the_drain_limit_end_with_an_error_event() {
     assert_eq!(log.matches("outcome=\"shut_down\"").count(), 6, "{log}");
 }
 
+/// R05: who has sent nothing when the replica ends has a moment for its first request, and no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_has_sent_nothing_holds_up_no_end() {
+    let workers = chat::workers(1, &chat::paced(Duration::from_millis(100))).await;
+    let plan = Plan::default()
+        .set("timeouts.first_byte", "\"1h\"")
+        .set("timeouts.drain", "\"1h\"")
+        .set("timeouts.settle", "\"0s\"");
+    let mut cluster = plan.workers(&workers).start(1).await;
+    let data = cluster.replicas[0].data();
+    let mut silent = Connection::open(data).await;
+    eventually(LIMIT, "it is accepted", async || {
+        let metrics = cluster.replicas[0].admin().metrics().await;
+        let open = metrics.sum("grapevine_connections", "");
+        (open >= 1.0).then_some(()).ok_or_else(|| format!("{open}"))
+    })
+    .await;
+
+    cluster.replicas[0].process().signal(Signal::TERM);
+    assert!(silent.is_closed().await, "not the silent one's end");
+    let status = cluster.replicas[0].ended().await;
+    assert_eq!(status.code(), Some(0));
+    let log = cluster.replicas[0].log();
+    assert!(log.contains("every open request was finished"), "{log}");
+}
+
 /// One stream over HTTP/2 in plain text.
 struct Http2 {
     response: reqwest::Response,

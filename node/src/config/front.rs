@@ -112,7 +112,7 @@ section! {
 section! {
     /// How long each step may take. Durations carry a unit: "250ms", "10s", "5min".
     [timeouts] TimeoutConfig {
-        /// From accepting a connection to its first byte.
+        /// From accepting a connection to its first byte; over HTTP/2 from there to its first request, too.
         ///
         /// Lower: idle connects cost less memory. Higher: balancers may open connections ahead.
         first_byte: Duration = secs(10), in ms(1)..=HOUR, live now;

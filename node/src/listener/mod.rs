@@ -192,8 +192,8 @@ async fn serve_connection(
     socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
     let peer = if proxied::is_balancer(peer, &front.balancers) {
         // On the heap: few connections need the room.
-        let client = Box::pin(seat.unless_told(proxied_for(&mut stream, peer, front)));
-        let Some(client) = client.await else {
+        let client = sniff::until_last_call(proxied_for(&mut stream, peer, front), &front.phase);
+        let Some(Some(client)) = Box::pin(seat.unless_told(client)).await else {
             return Ok(());
         };
         let client = client?;
@@ -209,7 +209,10 @@ async fn serve_connection(
         peer
     };
     let opening = sniff::opening(&stream, front.timeouts.look().first_byte);
-    let Some(opening) = seat.unless_told(opening).await else {
+    let Some(Some(opening)) = seat
+        .unless_told(sniff::until_last_call(opening, &front.phase))
+        .await
+    else {
         return Ok(());
     };
     if matches!(&opening, Err(error) if error.kind() == io::ErrorKind::TimedOut) {

@@ -3,13 +3,16 @@
 //!
 //! hyper-util's own detection has none: "connect and say nothing" stays open for ever.
 
+use std::future::Future;
 use std::io;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::http1::LAST_CALL;
 use super::proxied;
+use crate::shutdown::Phase;
 
 /// RFC 9113, section 3.4.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -72,11 +75,30 @@ pub(super) async fn opening(stream: &TcpStream, within: Duration) -> io::Result<
     }
 }
 
+/// What a client begins with; none if it has sent nothing when the replica ends. It has a moment then, as between two
+/// requests: what it sent may be on its way.
+pub(super) async fn until_last_call<T>(
+    beginning: impl Future<Output = T>,
+    phase: &Phase,
+) -> Option<T> {
+    let last_call = async {
+        phase.draining().await;
+        sleep(LAST_CALL).await;
+    };
+    tokio::select! {
+        biased;
+        begun = beginning => Some(begun),
+        () = last_call => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
+
+    use crate::shutdown::Shutdown;
 
     async fn sniffed(sent: &[&[u8]], close: bool) -> io::Result<Opening> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
@@ -121,5 +143,20 @@ mod tests {
         assert_eq!(half.kind(), io::ErrorKind::TimedOut);
         let left = sniffed(&[], true).await.expect_err("left");
         assert_eq!(left.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_sent_nothing_before_the_end_has_a_moment_then() {
+        for (sends_after, is_heard) in [(LAST_CALL / 2, true), (LAST_CALL * 2, false)] {
+            let shutdown = Shutdown::new();
+            let phase = shutdown.phase();
+            // Its owner's end is the end of all.
+            drop(shutdown);
+            let heard = until_last_call(sleep(sends_after), &phase).await;
+            assert_eq!(heard.is_some(), is_heard, "{sends_after:?}");
+        }
+        let serving = Shutdown::new();
+        let heard = until_last_call(sleep(LAST_CALL * 2), &serving.phase()).await;
+        assert!(heard.is_some(), "nobody ends");
     }
 }

@@ -3,6 +3,7 @@
 
 use grapevine_testbed::fake_worker::{Canned, FakeWorker, Fault, KvFault, Leg, StopMode};
 use grapevine_tests::cluster::Plan;
+use grapevine_tests::wait::{LIMIT, eventually};
 use serde_json::{Value, json};
 
 use super::scene::{
@@ -168,5 +169,27 @@ async fn while_all_prefill_workers_fail_retries_keep_to_their_budget() {
         "{attempts}"
     );
     assert_eq!(seen(&scene.decode()), 0);
+    are_logged(&scene, REQUESTS, attempts).await;
     scene.ends().await;
+}
+
+/// The lines of `requests` whose prompts no worker computed name the last worker that failed, and count all attempts.
+async fn are_logged(scene: &Scene, requests: usize, attempts: usize) {
+    let (lines, _) = eventually(LIMIT, "a line for each request", async || {
+        let log = scene.cluster.replicas[0].log();
+        let is_one =
+            |line: &&str| line.contains("grapevine::access") && line.contains("status=500");
+        let lines: Vec<_> = log.lines().filter(is_one).map(str::to_owned).collect();
+        (lines.len() == requests)
+            .then_some(lines)
+            .ok_or_else(|| log.clone())
+    })
+    .await;
+    let counted = lines.iter().map(|line| {
+        assert!(line.contains("failed_worker=\""), "{line}");
+        let (_, count) = line.split_once("attempts=").expect("a count");
+        let digits = count.split(' ').next().unwrap_or_default();
+        digits.parse::<usize>().expect("a number")
+    });
+    assert_eq!(counted.sum::<usize>(), attempts, "{lines:#?}");
 }

@@ -85,6 +85,11 @@ impl Record {
         if let Some(trace) = &mut self.trace {
             trace.prefill_ended(Some(failure.as_str()));
         }
+        if let Some(leg) = &self.prefill {
+            self.failed_worker = Some(Arc::clone(&leg.worker));
+            // With a decode worker that is asked already, they are one attempt, which is counted.
+            self.attempts += u32::from(self.worker.is_none());
+        }
         self.forget_prefill();
     }
 
