@@ -228,13 +228,22 @@ fn fit_paces(mut paces: Vec<Pace>) -> (Vec<Pace>, usize) {
     (paces, cut)
 }
 
-/// Brings sightings into the order of the wire, one for each worker of a source, and leaves out the last beyond
-/// [`SIGHTINGS_MAX`].
+/// Brings sightings into the order of the wire, one for each worker of a source, and leaves out those beyond
+/// [`SIGHTINGS_MAX`]: the last ones of the sources that have most, so that one with many costs the others nothing.
 fn fit_sightings(mut sightings: Vec<Sighting>) -> (Vec<Sighting>, usize) {
     sightings.sort();
     sightings.dedup_by_key(|sighting| (sighting.source, sighting.worker));
     let cut = sightings.len().saturating_sub(SIGHTINGS_MAX);
-    sightings.truncate(SIGHTINGS_MAX);
+    if cut > 0 {
+        let of_source = sightings.chunk_by(|a, b| a.source == b.source);
+        let mut ranked: Vec<_> = of_source
+            .flat_map(|of_source| of_source.iter().copied().enumerate())
+            .collect();
+        ranked.sort();
+        ranked.truncate(SIGHTINGS_MAX);
+        sightings = ranked.into_iter().map(|(_, sighting)| sighting).collect();
+        sightings.sort();
+    }
     (sightings, cut)
 }
 
@@ -265,3 +274,33 @@ fn wire_len(claim: &HealthClaim) -> usize {
 
 /// Length of the number of entries on the wire, at most.
 const COUNT_BYTES: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sighting(source: u64, worker: u64) -> Sighting {
+        Sighting {
+            source,
+            worker,
+            what: 1,
+            seen: 0,
+        }
+    }
+
+    #[test]
+    fn a_source_with_many_sightings_costs_the_others_nothing() {
+        let many = (0..5_000).map(|worker| sighting(1, worker));
+        let few = (0..40).map(|worker| sighting(2, worker));
+        let alone = [sighting(3, 0)];
+        let all: Vec<_> = many.chain(few).chain(alone).collect();
+        let (fit, cut) = fit_sightings(all);
+        assert_eq!((fit.len(), cut), (SIGHTINGS_MAX, 5_041 - SIGHTINGS_MAX));
+        assert!(fit.is_sorted());
+        let of = |source| fit.iter().filter(move |one| one.source == source);
+        assert_eq!((of(2).count(), of(3).count()), (40, 1));
+        // What is left of a source begins with what is about the source itself.
+        assert_eq!(of(1).next(), Some(&sighting(1, 0)));
+        assert_eq!(of(1).count(), SIGHTINGS_MAX - 41);
+    }
+}

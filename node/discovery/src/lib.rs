@@ -33,6 +33,6 @@ mod watched;
 pub use feed::{Feed, Sight, Watcher, feed};
 pub use picture::{Found, Picture, PictureError, WORKERS_MAX};
 pub use rule::{
-    Believed, Counts, Entries, KnownLabels, Objection, PeerStatement, Rule, Settings, Statement,
-    Step, What, source_hash, worker_hash,
+    Believed, Counts, Entries, Objection, PeerStatement, Rule, Settings, Statement, Step, What,
+    WorkerSet, source_hash, worker_hash,
 };

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grapevine_discovery::{Entries, Picture, Rule, Settings, Step, Watcher};
+use grapevine_discovery::{Entries, Picture, Rule, Settings, Step, Watcher, WorkerSet};
 use grapevine_gossip::Agent;
-use grapevine_gossip::worker::{Labels, Source, WorkerId, WorkerSpec};
+use grapevine_gossip::view::View;
+use grapevine_gossip::worker::{Labels, Source, State, WorkerId, WorkerSpec};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::board::Board;
@@ -112,11 +113,14 @@ impl Follow {
             .collect();
         let believed = sightings::decode(&self.parts.agent.peer_states());
         let peers = believed.about(self.watcher.name());
-        let view = self.parts.agent.view();
-        let labels = |id: &WorkerId| Some(Arc::clone(&view.worker(id)?.labels));
+        let beside = Beside {
+            agent: &self.parts.agent,
+            view: self.parts.agent.view(),
+            source: &self.source,
+        };
         self.rule.change(*self.parts.settings.now());
         let (now, picture) = (Instant::now(), picture.as_deref());
-        self.rule.step(now, picture, &entries, &labels, peers)
+        self.rule.step(now, picture, &entries, &beside, peers)
     }
 
     /// The picture without workers that the settings do not allow: a source is not trusted more than an operator.
@@ -237,5 +241,28 @@ impl Follow {
             (sight, is_fresh),
             self.refused.len(),
         );
+    }
+}
+
+/// The registry beside one source.
+struct Beside<'a> {
+    agent: &'a Agent,
+    view: Arc<View>,
+    source: &'a Source,
+}
+
+impl WorkerSet for Beside<'_> {
+    fn labels(&self, id: &WorkerId) -> Option<Arc<Labels>> {
+        Some(Arc::clone(&self.view.worker(id)?.labels))
+    }
+
+    fn is_held_otherwise(&self, id: &WorkerId) -> bool {
+        let sources = self.agent.sources_of(id);
+        let behind = sources.iter().skip_while(|source| *source != self.source);
+        behind.skip(1).any(|source| {
+            let entry = self.agent.entry_of(id, source);
+            let spec = entry.and_then(|entry| entry.spec);
+            spec.is_some_and(|spec| spec.state() != State::Draining)
+        })
     }
 }

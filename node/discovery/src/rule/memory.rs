@@ -29,7 +29,14 @@ struct Wait {
     situation: Situation,
     since: Instant,
     /// Since when no other replica sees it either.
-    agreed: Option<Instant>,
+    agreed: Option<Agreed>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Agreed {
+    since: Instant,
+    /// This replica sees no worker at all.
+    is_emptied: bool,
 }
 
 /// The last change of one side, counted in steps.
@@ -137,10 +144,22 @@ impl Memory {
         now
     }
 
-    /// Since when nobody sees it, from now on if somebody did until now.
-    pub(super) fn agreed_since(&mut self, id: &WorkerId, now: Instant) -> Instant {
-        let wait = self.waits.get_mut(id);
-        wait.map_or(now, |wait| *wait.agreed.get_or_insert(now))
+    /// Since when nobody sees it, from now on if somebody did until now; and while others are back where all were gone:
+    /// what was waited for then was another thing.
+    pub(super) fn agreed_since(
+        &mut self,
+        id: &WorkerId,
+        is_emptied: bool,
+        now: Instant,
+    ) -> Instant {
+        let Some(wait) = self.waits.get_mut(id) else {
+            return now;
+        };
+        let goes_on = |before: &Agreed| is_emptied || !before.is_emptied;
+        let before = wait.agreed.filter(goes_on);
+        let since = before.map_or(now, |before| before.since);
+        wait.agreed = Some(Agreed { since, is_emptied });
+        since
     }
 
     /// Another replica sees it.

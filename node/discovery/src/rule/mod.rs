@@ -55,8 +55,15 @@ const SETTLE: Duration = Duration::from_secs(10);
 /// The source's part of the worker set: what it says of each worker, `None` for one that it removed.
 pub type Entries = BTreeMap<WorkerId, Option<Arc<WorkerSpec>>>;
 
-/// The labels of a worker that is in the set.
-pub type KnownLabels<'a> = dyn Fn(&WorkerId) -> Option<Arc<Labels>> + 'a;
+/// What the worker set holds beside this source's part.
+pub trait WorkerSet {
+    /// The labels of a worker that is in the set.
+    fn labels(&self, id: &WorkerId) -> Option<Arc<Labels>>;
+
+    /// Whether the worker would still be in use without this source: one whose word counts less declares it. Of two that
+    /// let go of a worker at once, the one whose word counts less does not wait for the other.
+    fn is_held_otherwise(&self, id: &WorkerId) -> bool;
+}
 
 /// What is to be done now.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -103,7 +110,7 @@ struct Scene<'a> {
     now: Instant,
     picture: &'a Picture,
     votes: Votes<'a>,
-    labels: &'a KnownLabels<'a>,
+    set: &'a dyn WorkerSet,
     /// How long this replica leaves a write to those before it.
     turn: Duration,
     is_emptied: bool,
@@ -134,14 +141,14 @@ impl Rule {
     }
 
     /// Looks at everything again. `picture` is this replica's, if it may be acted on ([`crate::Watcher::fresh`]);
-    /// `labels` are those that the registry has of workers;
+    /// `set` is the registry beside this source;
     /// `peers` are the statements of the other live replicas about this source.
     pub fn step(
         &mut self,
         now: Instant,
         picture: Option<&Picture>,
         entries: &Entries,
-        labels: &KnownLabels<'_>,
+        set: &dyn WorkerSet,
         peers: &[PeerStatement],
     ) -> Step {
         let registered = entries.values().flatten().count();
@@ -164,7 +171,7 @@ impl Rule {
             turn: TURN * before as u32,
             is_emptied: picture.is_empty(),
             votes,
-            labels,
+            set,
         };
         let mut step = Step {
             counts: Counts {
@@ -294,7 +301,7 @@ impl Rule {
     fn label(&mut self, scene: &Scene<'_>, id: &WorkerId, found: &Found) -> Verdict {
         let is_news = self.memory.has_new_labels(id);
         let wanted = Some(found.labels()).filter(|labels| !labels.is_empty());
-        let known = wanted.and_then(|_| (scene.labels)(id));
+        let known = wanted.and_then(|_| scene.set.labels(id));
         let written = wanted
             .zip(known)
             .and_then(|(wanted, known)| to_write(&known, wanted, is_news));
@@ -334,7 +341,7 @@ impl Rule {
             return (what, verdict);
         }
         step.counts.missing += 1;
-        let since = self.memory.agreed_since(id, scene.now);
+        let since = self.memory.agreed_since(id, scene.is_emptied, scene.now);
         let hold = if scene.is_emptied {
             self.settings.empty_hold
         } else {
@@ -344,9 +351,9 @@ impl Rule {
         if scene.now >= remove_at {
             return (what, Verdict::Remove);
         }
-        if scene.is_emptied {
-            // All at once is a mistake more often than an intention, and without them nothing would be served. Checks
-            // find those that are really gone.
+        // All at once is a mistake more often than an intention, and without them nothing would be served. Checks find
+        // those that are really gone. And a worker is there until the last source lets go of it.
+        if scene.is_emptied || scene.set.is_held_otherwise(id) {
             self.memory.look_again(remove_at);
             return (what, Verdict::Nothing);
         }

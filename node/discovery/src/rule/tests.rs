@@ -1,6 +1,6 @@
 //! The laws of the rule, on several replicas that share a worker set, in virtual time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use grapevine_gossip::worker::{Labels, RawWorker, State, WorkerId, WorkerSpec};
 use proptest::prelude::*;
 use tokio::time::Instant;
 
-use super::{Entries, PeerStatement, Rule, Settings, Statement};
+use super::{Entries, PeerStatement, Rule, Settings, Statement, WorkerSet};
 use crate::picture::{Found, Picture};
 
 /// How often every replica looks.
@@ -22,9 +22,27 @@ struct Replicas {
     entries: Entries,
     /// Labels that the registry has, of workers that have any.
     labels: BTreeMap<WorkerId, Labels>,
+    /// Workers that another source declares, too.
+    held_otherwise: BTreeSet<WorkerId>,
     puts: usize,
     label_writes: usize,
     removes: usize,
+}
+
+/// The registry beside this source.
+struct Beside<'a> {
+    labels: &'a BTreeMap<WorkerId, Labels>,
+    held_otherwise: &'a BTreeSet<WorkerId>,
+}
+
+impl WorkerSet for Beside<'_> {
+    fn labels(&self, id: &WorkerId) -> Option<Arc<Labels>> {
+        Some(Arc::new(self.labels.get(id).cloned().unwrap_or_default()))
+    }
+
+    fn is_held_otherwise(&self, id: &WorkerId) -> bool {
+        self.held_otherwise.contains(id)
+    }
 }
 
 fn id(number: usize) -> WorkerId {
@@ -57,6 +75,7 @@ impl Replicas {
             rules: (0..count).map(rule).collect(),
             entries: Entries::new(),
             labels: BTreeMap::new(),
+            held_otherwise: BTreeSet::new(),
             puts: 0,
             label_writes: 0,
             removes: 0,
@@ -99,11 +118,11 @@ impl Replicas {
             })
             .collect();
         let (rule, picture, statement) = &mut self.rules[at];
-        let known = |id: &WorkerId| {
-            let labels = self.labels.get(id).cloned();
-            Some(Arc::new(labels.unwrap_or_default()))
+        let beside = Beside {
+            labels: &self.labels,
+            held_otherwise: &self.held_otherwise,
         };
-        let step = rule.step(self.now, picture.as_ref(), &self.entries, &known, &peers);
+        let step = rule.step(self.now, picture.as_ref(), &self.entries, &beside, &peers);
         *statement = step.statement;
         self.puts += step.put.len();
         self.removes += step.remove.len();
@@ -185,6 +204,39 @@ fn what_was_learned_and_what_is_declared_do_not_replace_each_other() {
     replicas.run(Duration::from_secs(700));
     assert_eq!(labels(&replicas).get("kv.port"), Some("3"));
     assert_eq!((replicas.label_writes, replicas.puts), (3, 1));
+}
+
+/// What came of all workers being gone says nothing of those that are not back when others are.
+#[test]
+fn those_that_are_back_last_are_not_removed_at_once() {
+    let mut replicas = Replicas::that_see(3, &[1, 2, 3]);
+    replicas.all_see(&of(&[]));
+    replicas.run(2 * HOLD);
+    assert_eq!(replicas.state(2), Some(State::Active));
+    replicas.all_see(&of(&[1]));
+    replicas.run(Duration::from_secs(2));
+    assert_eq!(replicas.registered().len(), 3);
+    assert_eq!(replicas.state(2), Some(State::Draining));
+    replicas.all_see(&of(&[1, 2]));
+    replicas.run(Duration::from_secs(2));
+    assert_eq!(
+        (replicas.state(2), replicas.removes),
+        (Some(State::Active), 0)
+    );
+    replicas.run(HOLD);
+    assert_eq!(replicas.registered(), [id(1), id(2)]);
+}
+
+#[test]
+fn a_worker_that_another_source_declares_is_not_drained() {
+    let mut replicas = Replicas::that_see(3, &[1, 2, 3]);
+    replicas.held_otherwise.insert(id(2));
+    replicas.all_see(&of(&[1]));
+    replicas.run(Duration::from_secs(2));
+    assert_eq!(replicas.state(2), Some(State::Active));
+    assert_eq!(replicas.state(3), Some(State::Draining));
+    replicas.run(HOLD);
+    assert_eq!(replicas.registered(), [id(1)], "this source takes it back");
 }
 
 #[test]
