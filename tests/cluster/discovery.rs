@@ -205,6 +205,29 @@ async fn a_broken_empty_or_stale_file_of_one_replica_removes_nothing() {
 }
 
 /// What an administrator says of a found worker's use stands beside its source, and ends with it.
+/// Nobody lets go of workers whose source was taken out of the settings.
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_of_a_source_that_nobody_watches_are_named() {
+    let workers = chat::workers(2, &chat::paced(Duration::from_millis(1))).await;
+    let urls: Vec<_> = workers.iter().map(FakeWorker::url).collect();
+    let mut watching = Watching::start(&urls).await;
+    let seeds = watching.cluster.running();
+    let seeds = seeds.map(|replica| replica.gossip_address()).collect();
+    watching.cluster.set_program(Program::default());
+    watching.cluster.join("r4", seeds).await;
+    let late = watching.cluster.replicas.last().expect("it joined");
+    eventually(LIMIT, "they are named", async || {
+        let log = late.log();
+        let is_it = |line: &&str| line.contains("source=\"files\"") && line.contains("workers=2");
+        let named = log.lines().filter(is_it).count();
+        (named == 1).then_some(()).ok_or(log)
+    })
+    .await;
+    for watcher in &watching.cluster.replicas[..3] {
+        assert!(!watcher.log().contains("does not watch"));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drained_worker_stays_its_sources() {
     let (_workers, urls) = workers(3).await;

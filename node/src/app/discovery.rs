@@ -15,7 +15,7 @@ use super::kubernetes;
 use crate::config::LeaseConfig;
 use crate::discovery::{
     Board, Credentials, Follow, FollowParts, LEASE_SOURCE, LeaseParts, LeaseRegistrar, Leases,
-    PING_SOURCE, Pings,
+    PING_SOURCE, Pings, name_unwatched,
 };
 use crate::live::Live;
 use crate::upstream::Connector;
@@ -89,7 +89,11 @@ pub(super) fn start_discovery(
         }),
         phase: base.phase(),
     };
-    for watcher in start_sources(base) {
+    let watchers = start_sources(base);
+    let watched = watchers.iter().map(|watcher| watcher.name().to_owned());
+    let unwatched = name_unwatched(Arc::clone(base.agent), watched.collect(), base.phase());
+    base.tasks().spawn(unwatched);
+    for watcher in watchers {
         base.tasks()
             .spawn(Follow::new(parts.clone(), watcher).run());
     }

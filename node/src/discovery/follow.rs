@@ -52,6 +52,8 @@ pub struct Follow {
     rule: Rule,
     /// Workers that are not allowed here, so that the log names each once.
     refused: BTreeSet<WorkerId>,
+    /// The last write did, so that the log says once that workers find no room.
+    has_failed: bool,
 }
 
 impl Follow {
@@ -68,6 +70,7 @@ impl Follow {
             source,
             rule,
             refused: BTreeSet::new(),
+            has_failed: false,
         }
     }
 
@@ -152,18 +155,23 @@ impl Follow {
         Arc::new(Picture::new(kept).expect("a part of a picture is one"))
     }
 
-    async fn write(&self, step: Step) {
+    async fn write(&mut self, step: Step) {
         let (put, removed) = (step.put.len(), step.remove.len());
         let mut failure = None;
-        if put > 0 {
-            let joining = self.joining(step.put);
-            let done = self
-                .parts
-                .agent
-                .put_workers(self.source.clone(), joining)
-                .await;
-            match done {
-                Ok(_) => self.count("put", put),
+        let view = self.parts.agent.view();
+        // What is new may find no room, which must not keep those that are known from being drained.
+        let (known, new): (Vec<_>, Vec<_>) = self
+            .joining(step.put)
+            .into_iter()
+            .partition(|(id, _)| view.worker(id).is_some());
+        for workers in [known, new] {
+            let count = workers.len();
+            if count == 0 {
+                continue;
+            }
+            let source = self.source.clone();
+            match self.parts.agent.put_workers(source, workers).await {
+                Ok(_) => self.count("put", count),
                 Err(error) => failure = Some(error),
             }
         }
@@ -179,7 +187,10 @@ impl Follow {
             }
         }
         let name = self.watcher.name();
+        let has_failed = std::mem::replace(&mut self.has_failed, failure.is_some());
         match failure {
+            // It is tried again at each look.
+            Some(_) if has_failed => {}
             Some(error) => {
                 tracing::warn!(source = name, put, removed, %error, "discovered workers were not taken over")
             }

@@ -15,6 +15,7 @@ mod metrics;
 mod pings;
 mod processes;
 mod sightings;
+mod unwatched;
 
 pub use board::{Board, SourceView};
 pub use credential::Credentials;
@@ -25,3 +26,4 @@ pub use pings::{
     LeaseRegistrar, NotRegistered, PingMetrics, Pings, Register, SOURCE as PING_SOURCE,
 };
 pub use processes::Renewer;
+pub use unwatched::name_unwatched;

@@ -37,6 +37,7 @@ pub(super) async fn ask_when_told(
     turns: &Semaphore,
 ) {
     let mut retry: Option<Duration> = None;
+    let mut lists_nothing = false;
     loop {
         let pause = retry.unwrap_or(transfer_facts::RETRY_MAX);
         let (is_told, is_doubted) = tokio::select! {
@@ -51,7 +52,7 @@ pub(super) async fn ask_when_told(
                 engine = ask_engine(worker, parts).await;
             }
             if is_told || is_doubted {
-                ask_models(worker, parts).await;
+                ask_models(worker, parts, &mut lists_nothing).await;
             }
             ask_for_pairs(worker, engine, (is_doubted, retry.is_none()), parts).await
         };
@@ -106,8 +107,10 @@ async fn learn(worker: &Arc<Worker>, fact: Fact, parts: &ProbeParts) {
 async fn ask_engine(worker: &Arc<Worker>, parts: &ProbeParts) -> Option<EngineMetrics> {
     match read_engine(worker, parts).await {
         Ok(facts) => {
-            let tokens = facts.cache_tokens.unwrap_or(0);
-            worker.cache_tokens.store(tokens, Ordering::Relaxed);
+            // An answer without it may be a proxy's page.
+            if let Some(tokens) = facts.cache_tokens {
+                worker.cache_tokens.store(tokens, Ordering::Relaxed);
+            }
             let known = worker.epoch.load(Ordering::Relaxed);
             if let Some(started) = facts.started.filter(|started| *started > known) {
                 learn(worker, Fact::Started(started), parts).await;
@@ -133,12 +136,18 @@ pub(super) async fn read_engine(
     Ok(facts)
 }
 
-async fn ask_models(worker: &Arc<Worker>, parts: &ProbeParts) {
+/// `lists_nothing`: its latest list was empty. Such a worker is asked each second, and named once.
+async fn ask_models(worker: &Arc<Worker>, parts: &ProbeParts, lists_nothing: &mut bool) {
     let known = worker.models.load_full();
-    match listed_by(worker, parts).await {
-        Ok(models) if models.is_empty() => {
+    let listed = listed_by(worker, parts).await;
+    if let Ok(models) = &listed {
+        let listed_nothing = std::mem::replace(lists_nothing, models.is_empty());
+        if *lists_nothing && !listed_nothing {
             tracing::warn!(worker = &*worker.label, "worker lists no models");
         }
+    }
+    match listed {
+        Ok(models) if models.is_empty() => {}
         Ok(models) if worker.about.load().models_are_learned => {
             let are_all_in =
                 |some: &[String], of: &[String]| some.iter().all(|model| of.contains(model));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use grapevine_gossip::worker::{
     RawWorker, WEIGHT_MILLI_DEFAULT, WEIGHT_MILLI_MAX, WorkerError, WorkerId, WorkerSpec,
 };
+use tokio::time::Instant;
 
 use super::Scheme;
 use crate::picture::Found;
@@ -84,15 +85,19 @@ pub(super) fn at_services(services: &[Service], scheme: Scheme) -> Result<Listed
 pub(super) struct Belief {
     workers: Option<Listed>,
     empty_answers: u32,
+    /// When the latest of them was counted.
+    counted: Option<Instant>,
 }
 
 impl Belief {
-    /// Takes in an answer.
-    pub(super) fn answered(&mut self, workers: Listed) {
-        if workers.is_empty() {
+    /// Takes in an answer. Of empty ones that come less than `apart` after another only the first counts: other names
+    /// may have this one asked more often.
+    pub(super) fn answered(&mut self, workers: Listed, now: Instant, apart: Duration) {
+        if !workers.is_empty() {
+            *self = Self::default();
+        } else if self.counted.is_none_or(|counted| now >= counted + apart) {
             self.empty_answers += 1;
-        } else {
-            self.empty_answers = 0;
+            self.counted = Some(now);
         }
         if !workers.is_empty() || self.empty_answers >= EMPTY_ANSWERS {
             self.workers = Some(workers);
@@ -101,7 +106,7 @@ impl Belief {
 
     /// Takes in that there was no answer.
     pub(super) fn failed(&mut self) {
-        self.empty_answers = 0;
+        (self.empty_answers, self.counted) = (0, None);
     }
 
     /// The workers of the name; none before the first answer that is believed.
@@ -161,21 +166,27 @@ mod tests {
 
     #[test]
     fn a_name_is_empty_after_three_empty_answers_in_a_row() {
+        const APART: Duration = Duration::from_secs(5);
         let one = || at_services(&[service("a.", 0)], Scheme::Http).expect("a worker");
+        let mut now = Instant::now();
         let mut belief = Belief::default();
-        belief.answered(Vec::new());
+        let mut answers = |belief: &mut Belief, count: u32, workers: Listed, each: Duration| {
+            for _ in 0..count {
+                now += each;
+                belief.answered(workers.clone(), now, APART);
+            }
+        };
+        answers(&mut belief, 1, Vec::new(), APART);
         assert_eq!(belief.workers(), None, "nothing is known yet");
-        belief.answered(one());
-        for _ in 0..2 {
-            belief.answered(Vec::new());
-        }
+        answers(&mut belief, 1, one(), APART);
+        answers(&mut belief, 2, Vec::new(), APART);
         assert_eq!(belief.workers(), Some(&one()), "two are not enough");
         belief.failed();
-        for _ in 0..2 {
-            belief.answered(Vec::new());
-        }
+        answers(&mut belief, 2, Vec::new(), APART);
         assert_eq!(belief.workers(), Some(&one()), "a failure begins anew");
-        belief.answered(Vec::new());
+        answers(&mut belief, 4, Vec::new(), APART / 5);
+        assert_eq!(belief.workers(), Some(&one()), "asked again too soon");
+        answers(&mut belief, 1, Vec::new(), APART / 5);
         assert_eq!(belief.workers(), Some(&Vec::new()));
     }
 }

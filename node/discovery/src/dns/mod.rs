@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use grapevine_gossip::worker::{Role, WorkerError};
+use tokio::time::Instant;
 
 use crate::feed::Feed;
 use crate::picture::Picture;
@@ -160,7 +161,11 @@ async fn look(
                 .ttl
                 .map_or(settings.retry, |ttl| settings.stands(ttl)),
         );
-        belief.answered(in_role(answer.workers, role)?);
+        belief.answered(
+            in_role(answer.workers, role)?,
+            Instant::now(),
+            settings.retry,
+        );
     }
     Ok(stands)
 }

@@ -44,13 +44,16 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// What to do after a look at `now`; the files are read at least every `reread`.
+    /// What to do after a look at `now`; the files are read at least every `reread`, those that never settle every other
+    /// time.
     pub(super) fn look(&mut self, stamps: &Stamps, now: Instant, reread: Duration) -> Next {
         let is_settled = self.seen.as_ref().is_none_or(|seen| seen == stamps);
         self.seen = Some(stamps.clone());
+        let age = |at: &Instant| now.saturating_duration_since(*at);
         match &self.read {
-            Some((_, at)) if now.saturating_duration_since(*at) >= reread => Next::Read,
-            Some((read, _)) if read == stamps => Next::Unchanged,
+            Some((read, at)) if read == stamps && age(at) < reread => Next::Unchanged,
+            Some((read, _)) if read == stamps => Next::Read,
+            Some((_, at)) if age(at) >= 2 * reread => Next::Read,
             _ if is_settled => Next::Read,
             _ => Next::Unsettled,
         }
@@ -67,9 +70,13 @@ impl Changes {
         self.was_good
     }
 
-    /// Forgets everything, after a look that failed: the next one reads.
+    /// Forgets what was read, after a look that failed: a file that is replaced by removing it first may be half there at
+    /// the next one.
     pub(super) fn forget(&mut self) {
-        *self = Self::default();
+        *self = Self {
+            seen: Some(Stamps::new()),
+            ..Self::default()
+        };
     }
 }
 
@@ -105,6 +112,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_is_back_after_a_failure_has_to_settle() {
+        let now = Instant::now();
+        let mut changes = Changes::default();
+        changes.look(&stamps(1), now, REREAD);
+        changes.read(stamps(1), now, true);
+        changes.forget();
+        assert_eq!(changes.look(&stamps(2), now, REREAD), Next::Unsettled);
+        assert_eq!(changes.look(&stamps(3), now, REREAD), Next::Unsettled);
+        assert_eq!(changes.look(&stamps(3), now, REREAD), Next::Read);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn files_are_read_again_even_when_nothing_shows_or_nothing_settles() {
         let now = Instant::now();
         let mut changes = Changes::default();
@@ -112,9 +131,11 @@ mod tests {
         changes.read(stamps(1), now, true);
         let later = now + REREAD;
         assert_eq!(changes.look(&stamps(1), later, REREAD), Next::Read);
-        assert_eq!(changes.look(&stamps(2), later, REREAD), Next::Read);
-        changes.read(stamps(2), later, true);
-        changes.forget();
-        assert_eq!(changes.look(&stamps(2), later, REREAD), Next::Read);
+        assert_eq!(changes.look(&stamps(2), later, REREAD), Next::Unsettled);
+        assert_eq!(changes.look(&stamps(3), later, REREAD), Next::Unsettled);
+        let later = later + REREAD;
+        assert_eq!(changes.look(&stamps(4), later, REREAD), Next::Read);
+        changes.read(stamps(4), later, true);
+        assert_eq!(changes.look(&stamps(4), later, REREAD), Next::Unchanged);
     }
 }

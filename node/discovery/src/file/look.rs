@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
+use std::io::ErrorKind::NotFound;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -52,7 +53,14 @@ fn look_into(folder: &Path, names: &str, stamps: &mut Stamps) -> Result<(), Stri
             continue;
         }
         let path = entry.path();
-        let metadata = seen(&path)?;
+        let metadata = match seen(&path) {
+            Ok(metadata) => metadata,
+            // Gone since the folder was listed; a link that leads nowhere is there.
+            Err(_) if fs::symlink_metadata(&path).is_err_and(|error| error.kind() == NotFound) => {
+                continue;
+            }
+            Err(why) => return Err(why),
+        };
         if metadata.is_file() {
             stamps.insert(path, stamp(&metadata));
         }

@@ -5,13 +5,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use grapevine_gossip::worker::{DP_SIZE_MAX, Labels, Role, weight_milli};
+use grapevine_gossip::worker::{DP_SIZE_MAX, Labels, RawWorker, Role, WorkerSpec, weight_milli};
 
 use super::names::{
     BOOTSTRAP_PORT, CONNECTOR, DP_SIZE, ENGINE_ID, KV_ADDRESS, LABELS, MAX_IN_FLIGHT, MODELS,
     PORTS, ROLE, SCHEME, WEIGHT, ZONE,
 };
 use super::pod::Facts;
+use crate::label::Declared;
 
 /// Ports of one pod at most, as in the Gateway API's inference extension.
 pub(super) const PORTS_MAX: usize = 8;
@@ -68,9 +69,16 @@ impl Said {
                 .read(PORTS, "1 to 8 different port numbers, as 8000,8001", ports)
                 .unwrap_or_default(),
             task: reader.read(ROLE, "any, prefill, decode or encode", task),
-            models: reader.read(MODELS, "names", list).unwrap_or_default(),
+            models: reader
+                .read(MODELS, "names of models", |text| {
+                    list(text).filter(|models| fits(|raw| raw.models.clone_from(models)))
+                })
+                .unwrap_or_default(),
             weight_milli: reader.read(WEIGHT, "a number from 0.001 to 100", weight),
-            zone: reader.read(ZONE, "a name", |text| Some(text.to_owned())),
+            zone: reader.read(ZONE, "the name of a zone", |text| {
+                let zone = Some(text.to_owned());
+                zone.filter(|_| fits(|raw| raw.zone = Some(text.to_owned())))
+            }),
             https: reader.read(SCHEME, "http or https", |text| match text {
                 "http" => Some(false),
                 "https" => Some(true),
@@ -92,12 +100,33 @@ impl Said {
                     |text| list(text).filter(|ids| ids.iter().all(|id| is_value(id))),
                 )
                 .unwrap_or_default(),
-            kv_connector: reader.read(CONNECTOR, "the name of a connector", value),
-            kv_address: reader.read(KV_ADDRESS, "host:port", value),
+            kv_connector: reader.read(CONNECTOR, "the name of a connector", |text| {
+                let declared = Declared {
+                    kv_connector: Some(text.to_owned()),
+                    ..Declared::default()
+                };
+                declared.into_labels().ok().map(|_| text.to_owned())
+            }),
+            kv_address: reader.read(KV_ADDRESS, "host:port", |text| {
+                let declared = Declared {
+                    kv_address: Some(text.to_owned()),
+                    ..Declared::default()
+                };
+                declared.into_labels().ok().map(|_| text.to_owned())
+            }),
             labels: reader
-                .read(LABELS, "labels, as name=value,name=value", |text| {
-                    Labels::from_texts(split(text)).ok()
-                })
+                .read(
+                    LABELS,
+                    "labels that mean something, as name=value,name=value",
+                    |text| {
+                        let labels = Labels::from_texts(split(text)).ok()?;
+                        let declared = Declared {
+                            labels,
+                            ..Declared::default()
+                        };
+                        declared.into_labels().ok()
+                    },
+                )
                 .unwrap_or_default(),
         }
     }
@@ -109,7 +138,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The first of these names that the pod has, if it is `wanted`.
+    /// The first of these names that the pod has with a value, if it is `wanted`.
     fn read<T>(
         &mut self,
         names: &[&str],
@@ -119,7 +148,8 @@ impl Reader<'_> {
         let said = &self.pod.said;
         let (name, text) = names
             .iter()
-            .find_map(|name| Some((name, said.get(*name)?.trim())))?;
+            .filter_map(|name| Some((name, said.get(*name)?.trim())))
+            .find(|(_, text)| !text.is_empty())?;
         let value = read(text);
         if value.is_none() {
             let shown: String = text.chars().take(SHOWN_BYTES_MAX).collect();
@@ -141,8 +171,11 @@ fn is_value(text: &str) -> bool {
     Labels::new([("any", text)]).is_ok()
 }
 
-fn value(text: &str) -> Option<String> {
-    is_value(text).then(|| text.to_owned())
+/// Whether a worker may be described so.
+fn fits(describe: impl FnOnce(&mut RawWorker)) -> bool {
+    let mut raw = RawWorker::at("http://localhost:8000");
+    describe(&mut raw);
+    WorkerSpec::new(raw).is_ok()
 }
 
 fn number<T: FromStr>(text: &str) -> Option<T> {
@@ -252,6 +285,17 @@ mod tests {
     }
 
     #[test]
+    fn a_label_without_a_value_says_nothing() {
+        assert_eq!(
+            read(&[("topology.kubernetes.io/zone", "")]),
+            (Said::default(), vec![])
+        );
+        let (said, problems) = read(&[("grapevine/role", " "), ("llm-d.ai/role", "decode")]);
+        assert_eq!(said.task, Some(Task::Serve(Role::Decode)));
+        assert_eq!(problems, []);
+    }
+
+    #[test]
     fn what_makes_no_sense_is_named_and_leaves_the_default() {
         let cases = [
             ("grapevine/ports", "0"),
@@ -267,6 +311,11 @@ mod tests {
             ("grapevine/dp-size", "1025"),
             ("vllm.ai/bootstrap-port", "70000"),
             ("grapevine/kv-connector", "a b"),
+            ("smg.ai/kv-connector", "carrier_pigeon"),
+            ("grapevine/kv-address", "a b"),
+            ("grapevine/zone", "rack 7"),
+            ("grapevine/models", "a\u{7}b"),
+            ("grapevine/labels", "kv.events=ipc:///tmp/events"),
             ("grapevine/engine-id", "a b"),
             ("grapevine/labels", "a"),
         ];

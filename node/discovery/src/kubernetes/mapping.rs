@@ -62,13 +62,19 @@ pub(super) fn workers(
     }
     let mut workers = Vec::with_capacity(said.ports.len());
     for (at, port) in said.ports.iter().copied().enumerate() {
-        let labels = labels(&said, at);
-        match labels.and_then(|labels| worker(pod, (ip, port), role, &said, defaults, labels)) {
-            Ok(worker) => workers.push(worker),
-            Err(why) => problems.push(Problem {
+        let mut problem = |what: String| {
+            problems.push(Problem {
                 pod: format!("{}/{}", pod.namespace, pod.name),
-                what: format!("port {port} is left out: {why}"),
-            }),
+                what,
+            });
+        };
+        let labels = labels(&said, at).unwrap_or_else(|why| {
+            problem(format!("port {port} has no labels: {why}"));
+            Labels::default()
+        });
+        match worker(pod, (ip, port), role, &said, defaults, labels) {
+            Ok(worker) => workers.push(worker),
+            Err(why) => problem(format!("port {port} is left out: {why}")),
         }
     }
     workers
@@ -133,7 +139,7 @@ fn id(pod: &Facts, port: u16) -> Result<WorkerId, WorkerError> {
 
 #[cfg(test)]
 mod tests {
-    use grapevine_gossip::worker::State;
+    use grapevine_gossip::worker::{LABELS_MAX, State};
     use serde_json::{Value, json};
 
     use super::super::pod::Pod;
@@ -300,11 +306,16 @@ mod tests {
             (1000, &["m".to_owned()][..])
         );
         assert_eq!(problems.len(), 1);
-        // What no worker may have costs the worker, and is named, too.
-        let (found, problems) = mapped(annotated(&[("grapevine/zone", "a b")]), None);
-        assert_eq!((found.len(), problems.len()), (0, 1));
+        // Labels that make sense one by one and not together: here, too many.
+        let many: Vec<String> = (0..LABELS_MAX).map(|n| format!("x{n}=1")).collect();
+        let pod = annotated(&[
+            ("grapevine/labels", &many.join(",")),
+            ("grapevine/kv-connector", "nixl"),
+        ]);
+        let (found, problems) = mapped(pod, None);
+        assert_eq!((found.len(), problems.len()), (1, 1), "{problems:?}");
         assert!(
-            problems[0].what.contains("left out: zone"),
+            problems[0].what.contains("has no labels"),
             "{}",
             problems[0]
         );
