@@ -86,6 +86,8 @@ impl DialError {
 /// A dialled connection whose HELLO was answered.
 pub(super) struct Dialled {
     pub(super) connection: Connection,
+    /// Our own of the HELLO: the peer reads nothing of another one on this connection.
+    pub(super) generation: u64,
     pub(super) member: Member,
     pub(super) hints: Vec<PeerHint>,
 }
@@ -153,7 +155,8 @@ async fn greet(
         gossip_addr: shared.address,
         version: shared.release.clone(),
     });
-    let bytes = shared.encode(&hello).ok_or(None)?;
+    let own = shared.generation();
+    let bytes = shared.encode_under(own, &hello).ok_or(None)?;
     let dialling = shared.loops.dialling(connection);
     write_all(&mut send, &bytes).await.map_err(|_| None)?;
     let answer = read_frame(&mut receive)
@@ -176,7 +179,6 @@ async fn greet(
         if dialling.was_answered_here() {
             return Err(Some(DialError::Myself));
         }
-        let own = shared.generation();
         twins::meet(shared, generation, address);
         // Both started in the same millisecond: the one that dials goes on above the other.
         let is_tie = generation == own && twins::may_outrun(shared, &shared.own, own);
@@ -187,7 +189,7 @@ async fn greet(
         }));
     }
     let seen = ack.generation_seen;
-    if seen > shared.generation() {
+    if seen > own {
         let may = twins::may_outrun(shared, &ack.replica, seen);
         return Err(Some(if may {
             DialError::Outrun(seen)
@@ -208,6 +210,7 @@ async fn greet(
         .map_err(|_| Some(DialError::NotAdmitted))?;
     Ok(Dialled {
         connection: connection.clone(),
+        generation: own,
         member,
         hints: ack.hints,
     })

@@ -20,6 +20,8 @@ mod handshakes;
 mod hello;
 mod inbound;
 mod limits;
+#[cfg(test)]
+mod link_tests;
 mod log_limit;
 mod loops;
 mod network;
@@ -432,9 +434,13 @@ impl Shared {
 
     /// One frame under our generation and the next sequence number.
     fn encode(&self, message: &Message) -> Option<Vec<u8>> {
+        self.encode_under(self.generation(), message)
+    }
+
+    fn encode_under(&self, generation: u64, message: &Message) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         let seq = self.seq.fetch_add(1, Ordering::Relaxed);
-        match wire::encode(&mut bytes, self.generation(), seq, message) {
+        match wire::encode(&mut bytes, generation, seq, message) {
             Ok(()) => Some(bytes),
             Err(error) => {
                 tracing::error!(%error, "a message of this replica does not fit a frame");

@@ -121,6 +121,7 @@ impl Seed {
                 connection,
                 member,
                 hints,
+                ..
             }) => {
                 connection.close(Close::Done.code(), b"");
                 peer::learn(&self.shared, &self.receiver, &member, &hints);

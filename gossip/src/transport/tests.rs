@@ -85,12 +85,15 @@ impl Bench {
 
     /// Connects with the certificate of `a`.
     async fn connect(&self) -> (Endpoint, Connection) {
+        self.connect_to(self.transport.address()).await
+    }
+
+    /// The same to somebody else under the name `me`.
+    pub(super) async fn connect_to(&self, address: SocketAddr) -> (Endpoint, Connection) {
         let client = identity::client_config(&identity_of(&self.authority, "a")).expect("config");
         let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("endpoint");
         endpoint.set_default_client_config(client);
-        let connecting = endpoint
-            .connect(self.transport.address(), "me.demo")
-            .expect("dials");
+        let connecting = endpoint.connect(address, "me.demo").expect("dials");
         let connection = connecting.await.expect("connects");
         (endpoint, connection)
     }
@@ -123,7 +126,11 @@ impl Bench {
         (endpoint, connection, answer)
     }
 
-    fn count(&self, family: impl Fn(&Metrics) -> u64) -> u64 {
+    pub(super) fn receiver(&self) -> Arc<dyn Receiver> {
+        self.recorder.clone()
+    }
+
+    pub(super) fn count(&self, family: impl Fn(&Metrics) -> u64) -> u64 {
         family(&self.transport.shared.metrics)
     }
 }
@@ -132,7 +139,7 @@ fn refusals(reason: &'static str) -> impl Fn(&Metrics) -> u64 {
     move |metrics| metrics.refusals.get_or_create(&Why { reason }).get()
 }
 
-async fn closed_with(connection: &Connection) -> Option<Close> {
+pub(super) async fn closed_with(connection: &Connection) -> Option<Close> {
     match timeout(LIMIT, connection.closed())
         .await
         .expect("the other side closes")

@@ -491,6 +491,7 @@ impl Task {
     async fn serve(&self, dialled: Dialled, waiting: &mut Waiting) {
         let Dialled {
             connection,
+            generation,
             member,
             hints,
         } = dialled;
@@ -500,7 +501,7 @@ impl Task {
                 self.shared.metrics.dropped("link_lost");
             }
         }
-        self.take(&connection, &member);
+        self.take(&connection, generation, &member);
         learn(&self.shared, &self.receiver, &member, &hints);
         tracing::info!(replica = %self.id, address = %self.peer.address, "connected");
         self.receiver.linked(&member);

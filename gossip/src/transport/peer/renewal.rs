@@ -12,11 +12,15 @@ use crate::metrics::Why;
 use crate::peers::Member;
 
 impl Task {
-    /// Enters a connection as the link to the peer.
-    pub(super) fn take(&self, connection: &Connection, member: &Member) {
+    /// Enters a connection as the link to the peer, `own` being our generation in its HELLO.
+    pub(super) fn take(&self, connection: &Connection, own: u64, member: &Member) {
         let link = (member.generation, connection.clone());
         let mut peers = self.shared.peers();
         peers.set_link(&self.id, self.peer.task, Some(link));
+        // Our generation was renewed while HELLO was answered. Under the lock: a renewal from now on finds the link.
+        if own != self.shared.generation() {
+            connection.close(Close::Renewed.code(), b"");
+        }
         drop(peers);
         credentials::is_late(&self.shared, connection);
     }
@@ -31,13 +35,14 @@ impl Task {
             let connection = self::current(current);
             let Dialled {
                 connection: fresh,
+                generation: own,
                 member: again,
                 ..
             } = tokio::select! {
                 closed = connection.closed() => return closed,
                 dialled = self.successor() => dialled,
             };
-            self.take(&fresh, &again);
+            self.take(&fresh, own, &again);
             *current.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
             let reason = "renewed";
             let replaced = &self.shared.metrics.replaced;

@@ -1,0 +1,86 @@
+//! What a transport dials, and what it writes there.
+
+use quinn::{Connection, SendStream};
+use tokio::time::timeout;
+
+use super::stream::read_frame;
+use super::tests::{Bench, GENERATION, LIMIT, closed_with, identity_of};
+use super::*;
+use crate::wire::HelloAck;
+
+/// A replica with the certificate of `a`, for a transport that dials it.
+struct Peer(Endpoint);
+
+/// A HELLO that waits for its answer.
+struct Greeting {
+    connection: Connection,
+    generation: u64,
+    answer: SendStream,
+}
+
+impl Peer {
+    fn new(bench: &Bench) -> Self {
+        let server = credentials::server(&identity_of(&bench.authority, "a")).expect("config");
+        Self(Endpoint::server(server, ([127, 0, 0, 1], 0).into()).expect("endpoint"))
+    }
+
+    /// From now on it is dialled.
+    fn is_named_to(&self, bench: &Bench) {
+        let address = self.0.local_addr().expect("bound");
+        let id = "a".parse().expect("valid");
+        peer::consider(&bench.transport.shared, &bench.receiver(), &id, address);
+    }
+
+    async fn greeted(&self) -> Greeting {
+        let greeted = async {
+            let connection = self.0.accept().await.expect("open").await.expect("shakes");
+            let (answer, mut receive) = connection.accept_bi().await.expect("HELLO");
+            let hello = read_frame(&mut receive).await.expect("whole").expect("one");
+            let header = wire::decode(&hello).expect("HELLO").header;
+            Greeting {
+                connection,
+                generation: header.generation,
+                answer,
+            }
+        };
+        timeout(LIMIT, greeted).await.expect("in time")
+    }
+}
+
+impl Greeting {
+    async fn is_answered(mut self) -> Connection {
+        let ack = Message::HelloAck(HelloAck {
+            replica: "a".parse().expect("valid"),
+            generation_seen: 0,
+            hints: Vec::new(),
+        });
+        let mut bytes = Vec::new();
+        wire::encode(&mut bytes, 5, 0, &ack).expect("fits");
+        self.answer.write_all(&bytes).await.expect("writes");
+        self.answer.finish().expect("finishes");
+        self.connection
+    }
+}
+
+/// The peer would drop all that comes later on such a connection, as of a former generation, for as long as it lasts.
+#[tokio::test]
+async fn a_dial_during_which_the_generation_is_renewed_begins_anew() {
+    let bench = Bench::new().await;
+    let peer = Peer::new(&bench);
+    peer.is_named_to(&bench);
+    let first = peer.greeted().await;
+    assert_eq!(first.generation, GENERATION);
+    bench.transport.renew(GENERATION + 1);
+    let first = first.is_answered().await;
+    assert_eq!(closed_with(&first).await, Some(Close::Renewed));
+    let second = peer.greeted().await;
+    assert_eq!(second.generation, GENERATION + 1);
+    let second = second.is_answered().await;
+    let linked = async {
+        while bench.transport.linked().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, linked).await.expect("in time");
+    assert_eq!(second.close_reason(), None);
+}
