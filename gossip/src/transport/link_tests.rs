@@ -1,9 +1,9 @@
 //! What a transport dials, and what it writes there.
 
-use quinn::{Connection, SendStream};
+use quinn::{Connection, ReadError, ReadToEndError, SendStream, TransportConfig};
 use tokio::time::timeout;
 
-use super::stream::read_frame;
+use super::stream::{read_frame, send_uni};
 use super::tests::{Bench, GENERATION, LIMIT, closed_with, identity_of};
 use super::*;
 use crate::wire::HelloAck;
@@ -83,4 +83,27 @@ async fn a_dial_during_which_the_generation_is_renewed_begins_anew() {
     };
     timeout(LIMIT, linked).await.expect("in time");
     assert_eq!(second.close_reason(), None);
+}
+
+/// Else its reader takes the part that came for a damaged message, and holds it against the sender.
+#[tokio::test]
+async fn a_message_that_is_given_up_is_reset() {
+    let bench = Bench::new().await;
+    let mut server = credentials::server(&identity_of(&bench.authority, "me")).expect("config");
+    let mut narrow = TransportConfig::default();
+    narrow.stream_receive_window(1000u32.into());
+    server.transport_config(Arc::new(narrow));
+    let reader = Endpoint::server(server, ([127, 0, 0, 1], 0).into()).expect("endpoint");
+    let address = reader.local_addr().expect("bound");
+    let accepted = async { reader.accept().await.expect("open").await.expect("shakes") };
+    let ((_endpoint, writing), reading) = tokio::join!(bench.connect_to(address), accepted);
+    // The reader takes nothing meanwhile.
+    let message = [7; 64 << 10];
+    let written = timeout(Duration::from_millis(50), send_uni(&writing, &message)).await;
+    assert!(written.is_err(), "there is no room for it");
+    let mut stream = reading.accept_uni().await.expect("it began");
+    let read = timeout(LIMIT, stream.read_to_end(message.len()));
+    let read = read.await.expect("in time");
+    let is_reset = matches!(&read, Err(ReadToEndError::Read(ReadError::Reset(_))));
+    assert!(is_reset, "{read:?}");
 }

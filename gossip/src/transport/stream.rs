@@ -33,13 +33,32 @@ pub(super) async fn send_uni(connection: &Connection, bytes: &[u8]) -> Result<()
         .unwrap_or(Err(StreamError::Slow))
 }
 
-/// Writes bytes and ends the stream.
+/// Writes bytes and ends the stream; resets it if it is given up before.
 pub(super) async fn write_all(stream: &mut SendStream, bytes: &[u8]) -> Result<(), StreamError> {
-    stream
-        .write_all(bytes)
-        .await
-        .map_err(|_| StreamError::Ended)?;
-    stream.finish().map_err(|_| StreamError::Ended)
+    let mut writing = Writing {
+        stream,
+        is_whole: false,
+    };
+    let written = writing.stream.write_all(bytes).await;
+    written.map_err(|_| StreamError::Ended)?;
+    writing.is_whole = true;
+    writing.stream.finish().map_err(|_| StreamError::Ended)
+}
+
+/// A message that is being written. quinn finishes a stream that is dropped, and the reader would take the part that came
+/// for a damaged message.
+struct Writing<'a> {
+    stream: &'a mut SendStream,
+    is_whole: bool,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            // It fails where the connection or the stream has ended.
+            let _ = self.stream.reset(VarInt::from_u32(0));
+        }
+    }
 }
 
 /// Reads a stream to its end, at most `limit` bytes.
