@@ -72,3 +72,26 @@ fn all_wake_up_together() {
     cluster.run(SECOND);
     nobody_offended(&cluster);
 }
+
+/// A replica says goodbye for a second, since one of its peers stands still. Meanwhile the other one asks its seeds, the
+/// one that leaves among them: it must not let it in again, and then dial it for a day.
+#[test]
+fn who_leaves_beside_a_paused_replica_is_not_taken_back() {
+    let mut cluster = Cluster::start(3, 31, &["r0", "r1", "r2"]);
+    cluster.until_joined(LIMIT);
+    let is_there = |cluster: &Cluster| {
+        let view = cluster.view(0);
+        view.replicas().iter().any(|seen| seen.id.as_str() == "r1")
+    };
+    cluster.pause(2);
+    cluster.call(1, |agent| async move {
+        tokio::spawn(async move { agent.shutdown().await });
+    });
+    cluster.until("r0 knows that r1 leaves", LIMIT, |cluster| {
+        !is_there(cluster)
+    });
+    for _ in 0..300 {
+        cluster.run(SECOND / 100);
+        assert!(!is_there(&cluster), "r1 is taken back");
+    }
+}

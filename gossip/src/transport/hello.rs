@@ -7,6 +7,7 @@
 
 use std::net::SocketAddr;
 
+use bytes::Bytes;
 use quinn::{Connection, ConnectionError};
 use tokio::time::timeout;
 
@@ -53,6 +54,8 @@ pub(super) enum DialError {
     Outruns,
     #[error("it is cut off after refused messages, or the table of replicas is full")]
     NotAdmitted,
+    #[error("it is about to end")]
+    Leaving,
     #[error("it closed the connection: {0}")]
     Closed(String),
     #[error("cannot be dialled from here: {0}")]
@@ -77,7 +80,7 @@ impl DialError {
             Self::Outrun(_) => "outrun",
             Self::Outruns => "outruns",
             Self::NotAdmitted => "not_admitted",
-            Self::Closed(_) => "closed",
+            Self::Leaving | Self::Closed(_) => "closed",
             Self::Local(_) => "local",
         }
     }
@@ -101,6 +104,10 @@ pub(super) async fn dial(
     address: SocketAddr,
     expected: Option<&ReplicaId>,
 ) -> Result<Dialled, DialError> {
+    if shared.leaving.is_cancelled() {
+        // Those who dial end with the transport, in a moment.
+        return std::future::pending().await;
+    }
     let cluster = shared.identity.cluster();
     let name = expected.map_or_else(
         || cluster.to_string(),
@@ -122,6 +129,9 @@ pub(super) async fn dial(
             // The stream broke: the connection knows why.
             Err(None) => {
                 let error = connection.closed().await;
+                if is_leaving(&connection) {
+                    return Err(DialError::Leaving);
+                }
                 let refused = kept_instead(&connection).zip(proven(shared, &connection, expected));
                 Err(refused.map_or_else(
                     || explain(&error, shared),
@@ -291,6 +301,9 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<M
         Err(Reason::Flood) => return Err(Close::Crowded),
         _ => {}
     }
+    if shared.leaving.is_cancelled() {
+        return Err(Close::Leaving);
+    }
     let ack = Message::HelloAck(HelloAck {
         replica: shared.own.clone(),
         generation_seen: seen,
@@ -387,17 +400,24 @@ fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
 /// The other process under this replica's id for whose sake the peer ended a connection that was dialled from here;
 /// `None` while it is open, and if it ended otherwise.
 pub(super) fn kept_instead(connection: &Connection) -> Option<TwinKept> {
+    let reason = told(connection, Close::Twin)?;
+    TwinKept::parse(std::str::from_utf8(&reason).ok()?)
+}
+
+/// Whether the peer ended a connection because it leaves.
+pub(super) fn is_leaving(connection: &Connection) -> bool {
+    told(connection, Close::Leaving).is_some()
+}
+
+/// What the peer said when it ended the connection for this reason; `None` if it is open, or ended otherwise.
+fn told(connection: &Connection, why: Close) -> Option<Bytes> {
     let ConnectionError::ApplicationClosed(told) = connection.close_reason()? else {
         return None;
     };
     // Nobody can refuse a HELLO that was not sent. What comes before may be forged: everyone that sees the first packet can
     // seal an answer to it (RFC 9001, 5.2), until this side sends under the keys that the certificate stands for.
-    if connection.stats().frame_tx.stream == 0 {
-        return None;
-    }
-    let is_it = Close::from_code(told.error_code) == Some(Close::Twin);
-    let reason = is_it.then(|| std::str::from_utf8(&told.reason).ok())??;
-    TwinKept::parse(reason)
+    let may_be_forged = connection.side().is_client() && connection.stats().frame_tx.stream == 0;
+    (!may_be_forged && Close::from_code(told.error_code) == Some(why)).then_some(told.reason)
 }
 
 /// The TLS alert inside a QUIC error code.
@@ -414,10 +434,10 @@ const NO_APPLICATION_PROTOCOL: u64 = 120;
 
 /// Logs a failed attempt once a minute, loudly if an operator must act.
 pub(super) fn report(shared: &Shared, address: SocketAddr, name: &str, error: &DialError) {
-    // Of twins the agent speaks.
+    // Of twins the agent speaks, and who leaves has said so.
     let is_said = matches!(
         error,
-        DialError::Myself | DialError::Duplicate(_) | DialError::Twin { .. }
+        DialError::Myself | DialError::Duplicate(_) | DialError::Twin { .. } | DialError::Leaving
     );
     if is_said || !shared.log_limit.due(address, error.label()) {
         return;

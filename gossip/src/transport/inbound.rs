@@ -87,6 +87,10 @@ async fn serve(
     }
     read(&shared, &receiver, &member, &connection).await;
     shared.peers().ended(&member.id);
+    // Its message may be lost.
+    if hello::is_leaving(&connection) {
+        peer::leave(&shared, &receiver, &member.id, member.generation);
+    }
 }
 
 /// Reads until the connection ends. QUIC bounds how many streams are open at once.
@@ -197,15 +201,12 @@ impl Link {
             return;
         };
         match message {
-            // Another process of this id came since: this one takes its own leave only.
-            Some(Message::Leave) if self.is_former() => {
-                self.shared.metrics.dropped("former_generation");
-            }
             Some(Message::Leave) => {
-                tracing::debug!(replica = %self.member.id, "a replica leaves");
-                self.shared.peers().leave(&self.member.id);
-                self.shared.peer_table().forget(&self.member.id, now());
-                self.receiver.left(&self.member.id);
+                let Member { id, generation, .. } = &self.member;
+                if !peer::leave(&self.shared, &self.receiver, id, *generation) {
+                    // Another process of this id came since: this one takes its own leave only.
+                    self.shared.metrics.dropped("former_generation");
+                }
             }
             Some(message) => self.push(header, message, bytes.len()),
             None => self.shared.metrics.dropped("unknown_kind"),
@@ -309,11 +310,6 @@ impl Link {
             return None;
         }
         Some(received)
-    }
-
-    fn is_former(&self) -> bool {
-        let known = self.shared.peer_table().generation(&self.member.id);
-        known.is_some_and(|known| known > self.member.generation)
     }
 
     fn strike(&self, reason: Reason) {

@@ -119,6 +119,8 @@ struct Shared {
     kinds: Vec<&'static Kind>,
     metrics: Metrics,
     tracker: TaskTracker,
+    /// This replica says goodbye: it dials nobody and lets nobody in any more.
+    leaving: CancellationToken,
     stop: CancellationToken,
 }
 
@@ -177,6 +179,7 @@ impl Transport {
                 kinds,
                 metrics,
                 tracker: TaskTracker::new(),
+                leaving: CancellationToken::new(),
                 stop: CancellationToken::new(),
             }),
         })
@@ -387,6 +390,8 @@ impl Transport {
     /// Announces to every peer that this replica leaves, closes all connections and ends all tasks, within `limit`.
     pub(crate) async fn close(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
+        // First: who has taken its leave already would let this replica in again.
+        self.shared.leaving.cancel();
         let goodbyes = peer::say_leave(&self.shared);
         let _ = tokio::time::timeout_at(deadline, goodbyes).await;
         self.shared.stop.cancel();

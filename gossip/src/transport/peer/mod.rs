@@ -347,6 +347,27 @@ pub(super) fn meet(shared: &Arc<Shared>, receiver: &Arc<dyn Receiver>, member: &
     );
 }
 
+/// A replica leaves in this generation: it is dialled no more, and nothing of it counts. False if that is not the one in
+/// which it is here: another process of its id came since, or it has left before.
+pub(super) fn leave(
+    shared: &Shared,
+    receiver: &Arc<dyn Receiver>,
+    id: &ReplicaId,
+    generation: u64,
+) -> bool {
+    {
+        let mut table = shared.peer_table();
+        if table.generation(id) != Some(generation) {
+            return false;
+        }
+        table.forget(id, super::now());
+    }
+    tracing::debug!(replica = %id, "a replica leaves");
+    shared.peers().leave(id);
+    receiver.left(id);
+    true
+}
+
 /// Passes on what an answered HELLO brought: the replica that answered, and others to dial.
 pub(super) fn learn(
     shared: &Arc<Shared>,
@@ -445,6 +466,7 @@ impl Task {
         let mut heard = Instant::now();
         loop {
             let mut pause_min = Duration::ZERO;
+            let known = self.shared.peer_table().generation(&self.id);
             match hello::dial(&self.shared, self.peer.address, Some(&self.id)).await {
                 Ok(dialled) => {
                     self.serve(dialled, waiting).await;
@@ -454,6 +476,15 @@ impl Task {
                 Err(DialError::Twin { .. }) => {
                     heard = Instant::now();
                     pause_min = limits::TWIN_PAUSE;
+                }
+                Err(DialError::Leaving) => {
+                    let is_gone = known.map_or_else(
+                        || !self.shared.peers().is_proven(&self.id),
+                        |generation| self.leaves(generation),
+                    );
+                    if is_gone {
+                        return;
+                    }
                 }
                 Err(error) => {
                     let is_proven = self.shared.peers().is_proven(&self.id);
@@ -513,7 +544,7 @@ impl Task {
                 self.drain(&current, &mut waiting.latest)
             );
         };
-        let closed = tokio::select! {
+        let (closed, generation) = tokio::select! {
             closed = self.renewed_until_closed(&current, member) => closed,
             // Not before this task ends: it holds the other ends itself.
             () = lanes => return,
@@ -524,6 +555,14 @@ impl Task {
             twins.refused(&self.id, kept, super::now());
         }
         tracing::info!(replica = %self.id, address = %self.peer.address, reason = %closed, "connection ended");
+        // Its message may be lost.
+        if hello::is_leaving(&renewal::current(&current)) {
+            self.leaves(generation);
+        }
+    }
+
+    fn leaves(&self, generation: u64) -> bool {
+        leave(&self.shared, &self.receiver, &self.id, generation)
     }
 
     /// Sends one lane, one message after the other.

@@ -25,12 +25,13 @@ impl Task {
         credentials::is_late(&self.shared, connection);
     }
 
-    /// Waits for the connection's end; meanwhile gives it successors when it should have one.
+    /// Waits for the connection's end; meanwhile gives it successors when it should have one. Why the last of them ended,
+    /// and the peer's generation on it.
     pub(super) async fn renewed_until_closed(
         &self,
         current: &Mutex<Connection>,
         mut member: Member,
-    ) -> ConnectionError {
+    ) -> (ConnectionError, u64) {
         loop {
             let connection = self::current(current);
             let Dialled {
@@ -39,7 +40,7 @@ impl Task {
                 member: again,
                 ..
             } = tokio::select! {
-                closed = connection.closed() => return closed,
+                closed = connection.closed() => return (closed, member.generation),
                 dialled = self.successor() => dialled,
             };
             self.take(&fresh, own, &again);
