@@ -12,6 +12,7 @@ use quinn::{Connection, ConnectionError};
 use tokio::time::timeout;
 
 use super::stream::{read_frame, write_all};
+use super::twins::Caller;
 use super::{Close, Shared, limits, now, twins};
 use crate::identity::{certificate_names, replica_name, replica_named};
 use crate::peers::{Member, Reason};
@@ -48,10 +49,17 @@ pub(super) enum DialError {
         by: ReplicaId,
         kept: TwinKept,
     },
-    #[error("it has seen generation {0} of this replica")]
-    Outrun(u64),
+    #[error("it has seen generation {seen} of this replica")]
+    Outrun {
+        /// The replica that says so, as its certificate names it.
+        by: ReplicaId,
+        seen: u64,
+    },
     #[error("it reports again and again that it has seen a later generation of this replica")]
-    Outruns,
+    Outruns {
+        /// The replica that says so, as its certificate names it.
+        by: ReplicaId,
+    },
     #[error("it is cut off after refused messages, or the table of replicas is full")]
     NotAdmitted,
     #[error("it is about to end")]
@@ -77,11 +85,19 @@ impl DialError {
             Self::WrongName(_) => "wrong_name",
             Self::Duplicate(_) => "duplicate_id",
             Self::Twin { .. } => "twin",
-            Self::Outrun(_) => "outrun",
-            Self::Outruns => "outruns",
+            Self::Outrun { .. } => "outrun",
+            Self::Outruns { .. } => "outruns",
             Self::NotAdmitted => "not_admitted",
             Self::Leaving | Self::Closed(_) => "closed",
             Self::Local(_) => "local",
+        }
+    }
+
+    /// The replica that answered, and whose certificate proved it, although there is no connection.
+    pub(super) fn answered_by(&self) -> Option<&ReplicaId> {
+        match self {
+            Self::Twin { by, .. } | Self::Outrun { by, .. } | Self::Outruns { by } => Some(by),
+            _ => None,
         }
     }
 }
@@ -93,6 +109,13 @@ pub(super) struct Dialled {
     pub(super) generation: u64,
     pub(super) member: Member,
     pub(super) hints: Vec<PeerHint>,
+}
+
+/// An accepted connection whose HELLO was answered.
+pub(super) struct Accepted {
+    pub(super) member: Member,
+    /// The one of its id that sent HELLO.
+    pub(super) caller: Caller,
 }
 
 /// Dials an address and shakes hands, within [`limits::CONNECT`].
@@ -164,6 +187,7 @@ async fn greet(
         cluster: shared.identity.cluster().to_string(),
         gossip_addr: shared.address,
         version: shared.release.clone(),
+        process: Some(shared.process),
     });
     let own = shared.generation();
     let bytes = shared.encode_under(own, &hello).ok_or(None)?;
@@ -193,7 +217,10 @@ async fn greet(
         // Both started in the same millisecond: the one that dials goes on above the other.
         let is_tie = generation == own && twins::may_outrun(shared, &shared.own, own);
         return Err(Some(if is_tie {
-            DialError::Outrun(own)
+            DialError::Outrun {
+                by: ack.replica,
+                seen: own,
+            }
         } else {
             DialError::Duplicate(ack.replica)
         }));
@@ -201,10 +228,11 @@ async fn greet(
     let seen = ack.generation_seen;
     if seen > own {
         let may = twins::may_outrun(shared, &ack.replica, seen);
+        let by = ack.replica;
         return Err(Some(if may {
-            DialError::Outrun(seen)
+            DialError::Outrun { by, seen }
         } else {
-            DialError::Outruns
+            DialError::Outruns { by }
         }));
     }
     // The first hint of an answer is the answering replica itself, as it wants to be dialled.
@@ -227,7 +255,7 @@ async fn greet(
 }
 
 /// The accepting half: reads HELLO on the first bi stream and answers it, or closes with a reason.
-pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<Member, Close> {
+pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<Accepted, Close> {
     let receive = async {
         let (send, mut receive) = connection.accept_bi().await.map_err(|_| Close::NoHello)?;
         let bytes = read_frame(&mut receive)
@@ -266,6 +294,10 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<M
         generation,
         address: hello.gossip_addr,
     };
+    let caller = Caller {
+        address: from,
+        process: hello.process,
+    };
     let is_self = member.id == shared.own;
     let (seen, verdict) = if is_self {
         if !shared.loops.closes_with(connection) {
@@ -276,7 +308,7 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<M
         let greeted = shared.peer_table().greeted(&member.id, now());
         let mut is_tie = false;
         if greeted.is_ok() {
-            match twins::later_than(shared, &member, from).await {
+            match twins::later_than(shared, &member, caller).await {
                 twins::Later::No => {}
                 twins::Later::Tie => is_tie = true,
                 twins::Later::Silent => return Err(Close::Outdated),
@@ -320,7 +352,7 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<M
         let _ = timeout(limits::CONNECT, send.stopped()).await;
         return Err(Close::Outdated);
     }
-    Ok(member)
+    Ok(Accepted { member, caller })
 }
 
 /// This replica first, then those it is connected to: a replica that does not answer is not passed on.

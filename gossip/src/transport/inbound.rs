@@ -7,6 +7,7 @@ use quinn::{Connection, Incoming, RecvStream, SendStream};
 use tokio::time::timeout;
 
 use super::handshakes::{Admit, HandshakeLimiter};
+use super::hello::Accepted;
 use super::stream::{StreamError, read_all, read_frame, write_all};
 use super::{Receiver, Shared, credentials, hello, limits, now, peer, twins};
 use crate::frame::{FRAME_BYTES_MAX, FrameError, Header};
@@ -64,8 +65,8 @@ async fn serve(
         }
         Err(_) => return shared.handshake("slow"),
     };
-    let member = match hello::accept(&shared, &connection).await {
-        Ok(member) => member,
+    let Accepted { member, caller } = match hello::accept(&shared, &connection).await {
+        Ok(accepted) => accepted,
         Err(close) => {
             shared.handshake("no_hello");
             connection.close(close.code(), b"");
@@ -79,9 +80,14 @@ async fn serve(
         connection.closed().await;
         return;
     }
-    twins::cut_off_earlier(&shared, &member, &connection);
+    twins::cut_off_earlier(&shared, &member, caller, &connection);
     peer::meet(&shared, &receiver, &member);
-    shared.peers().accepted(&member, &connection);
+    let open = peer::Open {
+        generation: member.generation,
+        process: caller.process,
+        connection: connection.clone(),
+    };
+    shared.peers().accepted(&member.id, open);
     if !credentials::is_late(&shared, &connection) {
         peer::shown(&shared, &member.id, &connection);
     }

@@ -107,6 +107,8 @@ struct Shared {
     /// Where the others dial us.
     address: SocketAddr,
     generation: AtomicU64,
+    /// Drawn at the start (see [`wire::Hello::process`]).
+    process: u64,
     loops: Loops,
     seq: AtomicU64,
     peer_table: Mutex<PeerTable>,
@@ -170,6 +172,7 @@ impl Transport {
                 endpoint,
                 address,
                 generation: AtomicU64::new(generation),
+                process: rand::random(),
                 loops: Loops::default(),
                 seq: AtomicU64::new(0),
                 peers: Mutex::default(),

@@ -137,8 +137,13 @@ impl Seed {
                 if !matches!(error, DialError::Silent) {
                     self.why = Some(error.to_string());
                 }
-                if let DialError::Outrun(seen) = error {
+                if let DialError::Outrun { seen, .. } = error {
                     self.receiver.outrun(seen);
+                }
+                // Another way to a peer, maybe: one that is connected is not asked there, whatever it would say.
+                let by = error.answered_by().filter(|by| **by != self.shared.own);
+                if let Some(by) = by {
+                    self.answered.insert(address, by.clone());
                 }
                 false
             }

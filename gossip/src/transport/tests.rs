@@ -105,6 +105,17 @@ impl Bench {
         cluster: &str,
         generation: u64,
     ) -> (Endpoint, Connection, Option<Received>) {
+        self.hello_of(replica, cluster, generation, None).await
+    }
+
+    /// The same of the process that says this number.
+    async fn hello_of(
+        &self,
+        replica: &str,
+        cluster: &str,
+        generation: u64,
+        process: Option<u64>,
+    ) -> (Endpoint, Connection, Option<Received>) {
         let (endpoint, connection) = self.connect().await;
         let hello = Message::Hello(Hello {
             replica: replica.parse().expect("id"),
@@ -112,6 +123,7 @@ impl Bench {
             // Nobody is there: the transport's own dials go nowhere.
             gossip_addr: endpoint.local_addr().expect("bound"),
             version: "test".into(),
+            process,
         });
         let mut bytes = Vec::new();
         wire::encode(&mut bytes, generation, 0, &hello).expect("fits");
@@ -278,6 +290,28 @@ async fn an_older_generation_learns_of_the_process_that_lives() {
         (twins[0].kept, twins[0].cut_off),
         (address(&first), address(&second))
     );
+}
+
+/// By the way to each of our addresses a process dials from another one of its own.
+#[tokio::test]
+async fn one_process_at_two_addresses_is_no_twin_of_itself() {
+    let bench = Bench::new().await;
+    let (_first, _connection, _) = bench.hello_of("a", "demo", 5, Some(1)).await;
+    let seen = |answer: Option<Received>| match answer.and_then(|answer| answer.message) {
+        Some(Message::HelloAck(ack)) => ack.generation_seen,
+        other => panic!("no HELLO-ACK: {other:?}"),
+    };
+    let (_second, _again, answer) = bench.hello_of("a", "demo", 5, Some(1)).await;
+    assert_eq!(seen(answer), 5);
+    // Another process, of the same millisecond.
+    let (_third, _, answer) = bench.hello_of("a", "demo", 5, Some(2)).await;
+    assert_eq!(seen(answer), 6);
+    // The first one, in another generation; and what it sent before that and comes late.
+    let (_fourth, _later, answer) = bench.hello_of("a", "demo", 7, Some(1)).await;
+    assert_eq!(seen(answer), 5);
+    let (_fifth, _, answer) = bench.hello_of("a", "demo", 6, Some(1)).await;
+    assert_eq!(seen(answer), 7);
+    assert!(bench.transport.twins().is_empty());
 }
 
 #[tokio::test]

@@ -3,8 +3,10 @@
 //! Both look alike: a HELLO under a known id in another generation. The difference is whether the other process
 //! still is. So a connection in another generation that is open at another address is sent something, and the
 //! other process has to answer: QUIC acknowledges in user space, so a process that was killed, or stands still, answers
-//! nothing, whatever is left of its connections. Processes never share a socket, so one that renews its generation or
-//! its certificate is not taken for its own twin, nor one that restarts on its port.
+//! nothing, whatever is left of its connections. HELLO says by a number which process sends it: one may be seen at
+//! several addresses, since the way to each of ours decides from which it dials. Earlier releases do not say it; of them it
+//! is only known that processes never share a socket. So one that renews its generation or its certificate is not taken for
+//! its own twin, nor one that restarts on its port.
 //!
 //! - A later process comes while an earlier one is connected: it is let in at once, as after a restart. The
 //!   earlier one is asked after a moment, in which a process that was just ending is gone; if it answers it is
@@ -24,6 +26,7 @@ use bytes::Bytes;
 use quinn::Connection;
 use tokio::time::{Instant, sleep};
 
+use super::peer::Open;
 use super::{Close, Shared, now};
 use crate::peers::Member;
 use crate::replica::ReplicaId;
@@ -41,26 +44,31 @@ pub(super) enum Later {
     Tie,
 }
 
+/// The one that sends HELLO: from where, and which process of its id, if it says so.
+#[derive(Clone, Copy)]
+pub(super) struct Caller {
+    pub(super) address: SocketAddr,
+    pub(super) process: Option<u64>,
+}
+
 /// Looks for a later process of this id than the one that sends HELLO.
-pub(super) async fn later_than(shared: &Shared, member: &Member, from: SocketAddr) -> Later {
+pub(super) async fn later_than(shared: &Shared, member: &Member, caller: Caller) -> Later {
     let mut known = shared.peers().connections_of(&member.id);
-    let same = generations_at(&known, from);
-    let beside: Vec<_> = known
-        .iter()
-        .filter(|(generation, other)| {
-            *generation == member.generation && is_from_elsewhere(other, from)
-        })
-        .map(|(_, other)| other.clone())
-        .collect();
+    let same = caller.generations(&known);
+    let beside = known.iter().filter(|open| {
+        open.generation == member.generation && is_from_elsewhere(&open.connection, caller.address)
+    });
+    let beside: Vec<_> = beside.map(|open| open.connection.clone()).collect();
     if !beside.is_empty() && !same.contains(&member.generation) && is_alive(&beside).await {
         return Later::Tie;
     }
-    known.retain(|(generation, _)| *generation > member.generation && !same.contains(generation));
-    let ranks = known.iter().map(|(g, other)| (*g, other.remote_address()));
+    known.retain(|open| open.generation > member.generation && !same.contains(&open.generation));
+    let ranks = known.iter();
+    let ranks = ranks.map(|open| (open.generation, open.connection.remote_address()));
     let Some((generation, address)) = ranks.max() else {
         return Later::No;
     };
-    let connections: Vec<_> = known.into_iter().map(|(_, other)| other).collect();
+    let connections: Vec<_> = known.into_iter().map(|open| open.connection).collect();
     let kept = TwinKept {
         address,
         generation,
@@ -74,16 +82,20 @@ pub(super) async fn later_than(shared: &Shared, member: &Member, from: SocketAdd
     }
 }
 
-/// The generations that are connected at this address: lives of one process. What is connected elsewhere in one of
-/// them is that process too, since behind a relay or NAT it is dialled at another address than it comes from.
-fn generations_at(known: &[(u64, Connection)], from: SocketAddr) -> Vec<u64> {
-    let at = known
-        .iter()
-        .filter(|(_, other)| other.remote_address() == from);
-    at.map(|(generation, _)| *generation).collect()
+impl Caller {
+    /// The generations in which this process is connected: under its number, or at its address, which is its own. What is
+    /// connected elsewhere in one of them is that process too, since behind a relay or NAT it is dialled at another address
+    /// than it comes from.
+    fn generations(self, known: &[Open]) -> Vec<u64> {
+        let is_it = |open: &&Open| {
+            let is_same = self.process.is_some() && open.process == self.process;
+            is_same || open.connection.remote_address() == self.address
+        };
+        let its = known.iter().filter(is_it);
+        its.map(|open| open.generation).collect()
+    }
 }
 
-/// A process dials from one socket, whatever relay or NAT it goes through.
 fn is_from_elsewhere(other: &Connection, from: SocketAddr) -> bool {
     other.side().is_server() && other.remote_address() != from
 }
@@ -103,12 +115,17 @@ pub(super) fn refuse(shared: &Shared, id: &ReplicaId, connection: &Connection, k
 }
 
 /// A process was let in: cuts off earlier ones of its id, if they are still alive in a moment.
-pub(super) fn cut_off_earlier(shared: &Arc<Shared>, member: &Member, connection: &Connection) {
-    let from = connection.remote_address();
+pub(super) fn cut_off_earlier(
+    shared: &Arc<Shared>,
+    member: &Member,
+    caller: Caller,
+    connection: &Connection,
+) {
+    let from = caller.address;
     shared.twins().let_in(&member.id, from);
     let mut earlier = shared.peers().connections_of(&member.id);
-    let same = generations_at(&earlier, from);
-    earlier.retain(|(generation, _)| *generation < member.generation && !same.contains(generation));
+    let same = caller.generations(&earlier);
+    earlier.retain(|open| open.generation < member.generation && !same.contains(&open.generation));
     if earlier.is_empty() {
         return;
     }
@@ -121,7 +138,7 @@ pub(super) fn cut_off_earlier(shared: &Arc<Shared>, member: &Member, connection:
     shared.tracker.spawn(async move {
         let asked = async {
             sleep(ENDS_WITHIN).await;
-            for (_, other) in &earlier {
+            for other in earlier.iter().map(|open| &open.connection) {
                 if is_alive(std::slice::from_ref(other)).await && !is_closed(&connection) {
                     refuse(&task, &id, other, kept);
                 }

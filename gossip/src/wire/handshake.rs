@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use super::body::{Body, replica};
+use super::body::{Body, Frame, replica};
 use crate::config::HELLO_TEXT_BYTES_MAX;
-use crate::frame::{Decode, Encode, FrameError};
+use crate::frame::{self, Decode, Encode, FrameError};
 use crate::replica::ReplicaId;
 
 /// Greatest number of dial hints in a [`HelloAck`].
@@ -21,6 +21,9 @@ pub struct Hello {
     pub gossip_addr: SocketAddr,
     /// Its release, up to 64 visible ASCII characters.
     pub version: String,
+    /// A number that its process drew at its start: two processes of one id differ in it, and one process has one, from
+    /// whatever address it dials. `None` from a release that does not say it.
+    pub process: Option<u64>,
 }
 
 /// The side that answers, and what a new replica needs to know.
@@ -52,6 +55,16 @@ pub(super) struct WireHello {
     version: String,
 }
 
+/// Behind a HELLO, since 0.2.
+#[derive(Encode, Decode)]
+struct WireProcess {
+    process: u64,
+}
+
+/// A HELLO, and what stands behind it.
+#[derive(Encode)]
+struct WithProcess(WireHello, WireProcess);
+
 #[derive(Encode, Decode)]
 pub(super) struct WireHelloAck {
     replica: String,
@@ -77,7 +90,26 @@ impl Body for Hello {
             cluster: text(wire.cluster, "cluster")?,
             gossip_addr: wire.gossip_addr,
             version: text(wire.version, "release")?,
+            process: None,
         })
+    }
+
+    fn seal(&self, frame: Frame<'_>) -> Result<(), FrameError> {
+        let code = frame.codes[0];
+        let Some(process) = self.process else {
+            return frame.put(code, &self.to_wire());
+        };
+        let process = WireProcess { process };
+        frame.put(code, &WithProcess(self.to_wire(), process))
+    }
+
+    fn read(_code: u8, body: &mut &[u8], refused: &mut usize) -> Result<Self, FrameError> {
+        let mut hello = Self::from_wire(frame::decode(body)?, refused)?;
+        if !body.is_empty() {
+            let WireProcess { process } = frame::decode(body)?;
+            hello.process = Some(process);
+        }
+        Ok(hello)
     }
 }
 

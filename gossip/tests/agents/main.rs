@@ -19,4 +19,5 @@ mod rotation;
 mod running;
 mod simulated;
 mod twins;
+mod two_ways;
 mod warming_sim;

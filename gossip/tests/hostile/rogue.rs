@@ -148,6 +148,7 @@ impl Rogue {
             cluster: self.cluster.clone(),
             gossip_addr: self.address(),
             version: "rogue".into(),
+            process: None,
         });
         let bytes = frame(self.generation, 0, &hello);
         let ended = |connection: Connection| async move { connection.closed().await };

@@ -51,11 +51,21 @@ impl<T> Queues<T> {
 #[derive(Default)]
 pub(super) struct Peers {
     by_id: HashMap<ReplicaId, Peer>,
-    /// Connections that peers dialled, oldest first, each with the generation of its HELLO.
-    accepted: HashMap<ReplicaId, Vec<(u64, Connection)>>,
+    /// Connections that peers dialled, oldest first.
+    accepted: HashMap<ReplicaId, Vec<Open>>,
     /// Replicas that left or never answered: others still name them for a while.
     absent: HashMap<ReplicaId, Instant>,
     tasks: u64,
+}
+
+/// An open connection with a process of a peer.
+#[derive(Clone)]
+pub(super) struct Open {
+    pub(super) generation: u64,
+    /// As its HELLO says (see [`wire::Hello::process`]); `None` where it does not, or was not sent: on a connection that
+    /// was dialled from here.
+    pub(super) process: Option<u64>,
+    pub(super) connection: Connection,
 }
 
 /// The handle of one peer's task.
@@ -153,18 +163,19 @@ impl Peers {
     }
 
     /// Keeps an accepted connection, so that it can be closed; the oldest gives way.
-    pub(super) fn accepted(&mut self, member: &Member, connection: &Connection) {
-        let open = self.accepted.entry(member.id.clone()).or_default();
+    pub(super) fn accepted(&mut self, id: &ReplicaId, new: Open) {
+        let open = self.accepted.entry(id.clone()).or_default();
         if open.len() == limits::CONNECTIONS_PER_PEER {
-            open.remove(0).1.close(Close::Crowded.code(), b"");
+            let oldest = open.remove(0).connection;
+            oldest.close(Close::Crowded.code(), b"");
         }
-        open.push((member.generation, connection.clone()));
+        open.push(new);
     }
 
     /// Drops the accepted connections of a peer that have ended.
     pub(super) fn ended(&mut self, id: &ReplicaId) {
         if let Some(open) = self.accepted.get_mut(id) {
-            open.retain(|(_, connection)| connection.close_reason().is_none());
+            open.retain(|open| open.connection.close_reason().is_none());
             if open.is_empty() {
                 self.accepted.remove(id);
             }
@@ -206,7 +217,7 @@ impl Peers {
             .get(id)
             .and_then(|peer| peer.link.clone())
             .map(|(_, link)| link);
-        let accepted = accepted.iter().map(|(_, connection)| connection);
+        let accepted = accepted.iter().map(|open| &open.connection);
         for connection in accepted.chain(&dialled) {
             connection.close(Close::Banned.code(), b"");
         }
@@ -217,17 +228,22 @@ impl Peers {
         let ids = self.accepted.keys().chain(self.by_id.keys());
         let of_one = |id: &ReplicaId| {
             let open = self.connections_of(id).into_iter();
-            (id.clone(), open.map(|(_, connection)| connection).collect())
+            (id.clone(), open.map(|open| open.connection).collect())
         };
         ids.map(of_one).collect()
     }
 
-    /// Open connections in both directions with processes of this id, each with its generation.
-    pub(super) fn connections_of(&self, id: &ReplicaId) -> Vec<(u64, Connection)> {
-        let accepted = self.accepted.get(id).into_iter().flatten();
-        let dialled = self.by_id.get(id).and_then(|peer| peer.link.as_ref());
-        let all = accepted.chain(dialled).cloned();
-        all.filter(|(_, connection)| connection.close_reason().is_none())
+    /// Open connections in both directions with processes of this id.
+    pub(super) fn connections_of(&self, id: &ReplicaId) -> Vec<Open> {
+        let accepted = self.accepted.get(id).into_iter().flatten().cloned();
+        let dialled = self.by_id.get(id).and_then(|peer| peer.link.clone());
+        let dialled = dialled.map(|(generation, connection)| Open {
+            generation,
+            process: None,
+            connection,
+        });
+        let all = accepted.chain(dialled);
+        all.filter(|open| open.connection.close_reason().is_none())
             .collect()
     }
 
@@ -513,7 +529,7 @@ impl Task {
         if is_proven {
             hello::report(&self.shared, self.peer.address, self.id.as_str(), error);
         }
-        if let DialError::Outrun(seen) = error {
+        if let DialError::Outrun { seen, .. } = error {
             self.receiver.outrun(*seen);
         }
     }

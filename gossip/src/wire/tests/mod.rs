@@ -89,6 +89,7 @@ fn bad_names_are_refused() {
             cluster: "c".into(),
             gossip_addr: "127.0.0.1:1".parse().expect("address"),
             version: "1".into(),
+            process: None,
         };
         change(&mut hello);
         decode(&sealed(&Message::Hello(hello)))

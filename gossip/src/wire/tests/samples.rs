@@ -115,6 +115,7 @@ pub(crate) fn messages() -> Vec<Message> {
             cluster: "c".into(),
             gossip_addr,
             version: "0.1.0".into(),
+            process: Some(1 << 63),
         }),
         Message::HelloAck(HelloAck {
             replica: replica("r2"),

@@ -1,0 +1,79 @@
+//! A replica that reaches another one at two addresses, to each of which it sends from another address of its own: by a name
+//! with an IPv4 and an IPv6 address, or in two networks.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::net::UdpSocket;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::running::{Running, authority, until};
+
+async fn bind() -> UdpSocket {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await;
+    socket.expect("loopback has free ports")
+}
+
+/// Another way to a socket, for one who uses it; nothing passes before it is open.
+async fn way(to: SocketAddr, is_open: Arc<AtomicBool>, tasks: &mut JoinSet<()>) -> SocketAddr {
+    let (public, inner) = (bind().await, bind().await);
+    let address = public.local_addr().expect("bound");
+    tasks.spawn(async move {
+        let (mut there, mut back) = ([0; 2048], [0; 2048]);
+        let mut user = address;
+        loop {
+            tokio::select! {
+                Ok((bytes, from)) = public.recv_from(&mut there) => {
+                    user = from;
+                    if is_open.load(Ordering::Relaxed) {
+                        // What is lost is lost, as on a network.
+                        let _ = inner.send_to(&there[..bytes], to).await;
+                    }
+                }
+                Ok((bytes, _)) = inner.recv_from(&mut back) => {
+                    let _ = public.send_to(&back[..bytes], user).await;
+                }
+            }
+        }
+    });
+    address
+}
+
+/// It was taken for its own twin: it started its gossip again above itself, and asked at that address for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_by_two_ways_is_one_process() {
+    let (authority, mut tasks) = (authority(), JoinSet::new());
+    let is_open = Arc::<AtomicBool>::default();
+    let a = Running::of(&authority, "a", &[]).await;
+    let second = way(a.address(), is_open.clone(), &mut tasks).await;
+    let b = Running::of(&authority, "b", &[a.seed(), second.to_string()]).await;
+    for one in [&a, &b] {
+        one.sees_live(2).await;
+        one.is_linked_to(1).await;
+    }
+    let handshakes = || b.count("gossip_handshakes_total");
+    let ends = |reason: &str| {
+        let series = format!("gossip_handshakes_total{{reason=\"{reason}\"}}");
+        b.count(&series)
+    };
+    let (dialled, outrun) = (ends("dialled"), ends("outrun"));
+    is_open.store(true, Ordering::Relaxed);
+    until("it is answered by the second way", || {
+        ends("dialled") > dialled || ends("outrun") > outrun
+    })
+    .await;
+    assert_eq!((ends("outrun"), ends("outruns")), (0, 0));
+    let after = handshakes();
+    // Several rounds of a seed.
+    for _ in 0..20 {
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(handshakes(), after, "it is asked no more");
+    }
+    for one in [&a, &b] {
+        assert_eq!(one.count("gossip_restarts_total"), 0);
+        assert!(one.agent.twins().is_empty());
+    }
+}
