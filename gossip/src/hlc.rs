@@ -17,9 +17,12 @@ use std::time::Duration;
 /// Above this lead over our wall clock a stamp raises an alarm; it is merged all the same.
 pub const DRIFT_ALARM: Duration = Duration::from_secs(60);
 
-/// Above this lead over our wall clock a stamp quarantines its sender (the rule is the same on
-/// every replica, so no honest one carries such a stamp on).
-pub const DRIFT_QUARANTINE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Above this lead over our wall clock nothing with such a stamp is merged (the rule is the same on
+/// every replica, so no honest one carries it on, except to one whose clock is behind its own).
+pub const DRIFT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Above this lead a stamp quarantines its sender: honest clocks differ by less than an hour.
+pub const DRIFT_QUARANTINE: Duration = DRIFT_MAX.saturating_add(Duration::from_secs(60 * 60));
 
 const COUNTER_BITS: u32 = 16;
 const MS_MAX: u64 = u64::MAX >> COUNTER_BITS;
@@ -87,6 +90,9 @@ pub enum Drift {
     Within,
     /// More than [`DRIFT_ALARM`] ahead: merge, and report it.
     Alarm(Duration),
+    /// More than [`DRIFT_MAX`] ahead: leave it out, and hold it against nobody. Whoever sends it may have taken it from a
+    /// liar that aimed at the difference of two clocks.
+    TooFar(Duration),
     /// More than [`DRIFT_QUARANTINE`] ahead: merge nothing from this sender. The verdict ends by
     /// itself when our clock comes near enough.
     Quarantine(Duration),
@@ -98,6 +104,7 @@ impl Drift {
         let lead = Duration::from_millis(stamp.ms().saturating_sub(now_ms));
         match lead {
             lead if lead > DRIFT_QUARANTINE => Self::Quarantine(lead),
+            lead if lead > DRIFT_MAX => Self::TooFar(lead),
             lead if lead > DRIFT_ALARM => Self::Alarm(lead),
             _ => Self::Within,
         }
@@ -129,6 +136,7 @@ mod tests {
     fn drift_table() {
         let now = 1_000_000;
         let alarm = DRIFT_ALARM.as_millis() as u64;
+        let greatest = DRIFT_MAX.as_millis() as u64;
         let quarantine = DRIFT_QUARANTINE.as_millis() as u64;
         let check = |ahead: u64, expected: Drift| {
             assert_eq!(Drift::of(Stamp::at_ms(now + ahead), now), expected);
@@ -139,7 +147,12 @@ mod tests {
             alarm + 1,
             Drift::Alarm(DRIFT_ALARM + Duration::from_millis(1)),
         );
-        check(quarantine, Drift::Alarm(DRIFT_QUARANTINE));
+        check(greatest, Drift::Alarm(DRIFT_MAX));
+        check(
+            greatest + 1,
+            Drift::TooFar(DRIFT_MAX + Duration::from_millis(1)),
+        );
+        check(quarantine, Drift::TooFar(DRIFT_QUARANTINE));
         check(
             quarantine + 1,
             Drift::Quarantine(DRIFT_QUARANTINE + Duration::from_millis(1)),

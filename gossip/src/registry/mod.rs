@@ -17,7 +17,7 @@
 //! | 9 | an entry on which nothing depends counts no more after 24 h of contact | `tombstones_live_by_contact` |
 //! | 10 | a removal that masks something is never dropped | `a_masking_removal_stays` |
 //! | 11 | the first replica to give up a tombstone makes the others give it up | `a_tombstone_is_given_up_together` |
-//! | 12 | stamps from the future are merged; beyond 24 h nothing of the batch is | `far_future_is_quarantined_whole` |
+//! | 12 | stamps from the future are merged; beyond 24 h they are left out, beyond 25 h their batch is | `far_future_is_left_out`, `far_future_is_quarantined_whole` |
 //! | 13 | tables are bounded: own writes at 24,576 entries, merges at twice that | `the_map_is_bounded` |
 //! | 14 | after too long alone only configuration survives; what was written here and is gone is named | `starting_over_keeps_configuration`, `starting_over_names_what_was_written_here` |
 //! | 15 | a warm-up ends at its time, within 10 min, without a message | `a_warm_up_ends_by_itself`, `it_takes_ten_minutes_at_most` |
@@ -121,6 +121,8 @@ pub struct Merged {
     pub refused: usize,
     /// Starts of workers that lie more than a day ahead of our wall clock; none of them is taken.
     pub ahead: usize,
+    /// Entries that are stamped more than a day ahead of our wall clock; none of them is taken.
+    pub too_far: usize,
     /// Greatest lead of a stamp over our wall clock, if above the alarm limit.
     pub drift: Option<Duration>,
 }
@@ -302,14 +304,14 @@ impl Registry {
     /// Takes over what is greater in `entries`, from a push, a sync or a snapshot.
     ///
     /// # Errors
-    /// [`RegistryError::Quarantine`] if any stamp is more than 24 h ahead of `now_ms` (Unix
+    /// [`RegistryError::Quarantine`] if any stamp is more than 25 h ahead of `now_ms` (Unix
     /// milliseconds); then nothing of the batch was merged.
     pub fn merge(&mut self, entries: Vec<Entry>, now_ms: u64) -> Result<Merged, RegistryError> {
         let mut merged = Merged::default();
         if let Some(latest) = entries.iter().max_by_key(|entry| entry.stamp) {
             match Drift::of(latest.stamp, now_ms) {
                 Drift::Within => {}
-                Drift::Alarm(lead) => merged.drift = Some(lead),
+                Drift::Alarm(lead) | Drift::TooFar(lead) => merged.drift = Some(lead),
                 Drift::Quarantine(lead) => {
                     return Err(RegistryError::Quarantine {
                         id: latest.id.clone(),
@@ -321,6 +323,10 @@ impl Registry {
         for entry in entries {
             if restart::is_ahead(&entry, now_ms) {
                 merged.ahead += 1;
+                continue;
+            }
+            if matches!(Drift::of(entry.stamp, now_ms), Drift::TooFar(_)) {
+                merged.too_far += 1;
                 continue;
             }
             self.clock.observe(entry.stamp);

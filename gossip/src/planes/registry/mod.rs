@@ -24,7 +24,7 @@ use crate::load::LoadFrame;
 use crate::metrics::{Metrics, Why};
 use crate::peers::Reason;
 use crate::plane::{Context, NewView, Origin, Plane, RequestError, Seen, Surroundings};
-use crate::registry::{Contact, Entry, Registry, RegistryError, Reunion, Summary, Warmups};
+use crate::registry::{Contact, Entry, Merged, Registry, RegistryError, Reunion, Summary, Warmups};
 use crate::replica::ReplicaId;
 use crate::view::{ReplicaInfo, View};
 use crate::wire::{Message, Received, Snapshot, SyncRequest, SyncResponse, chunks};
@@ -270,23 +270,22 @@ impl RegistryPlane {
         View::of(workers, self.registry.digest(), replicas)
     }
 
-    /// Merges entries of a peer, and publishes what they change. False if nothing of them may be used.
-    fn merge(&mut self, from: &ReplicaId, entries: Vec<Entry>, cx: &mut Context) -> bool {
-        let changed = self.take_in(from, entries, cx);
-        if changed.is_some_and(|changed| changed > 0) {
+    /// Merges entries of a peer, and publishes what they change. `None` if nothing of them may be used.
+    fn merge(&mut self, from: &ReplicaId, entries: Vec<Entry>, cx: &mut Context) -> Option<Merged> {
+        let merged = self.take_in(from, entries, cx);
+        if merged.is_some_and(|merged| merged.changed > 0) {
             self.refresh(cx);
         }
-        changed.is_some()
+        merged
     }
 
-    /// Merges entries of a peer without a view of them. How many changed something; `None` if nothing of them may be
-    /// used.
+    /// Merges entries of a peer without a view of them. `None` if nothing of them may be used.
     fn take_in(
         &mut self,
         from: &ReplicaId,
         entries: Vec<Entry>,
         cx: &mut Context,
-    ) -> Option<usize> {
+    ) -> Option<Merged> {
         match self.registry.merge(entries, cx.unix_ms) {
             Ok(merged) => {
                 if let Some(lead) = merged.drift {
@@ -299,7 +298,10 @@ impl RegistryPlane {
                 if merged.refused > 0 {
                     tracing::error!(replica = %from, entries = merged.refused, "the registry is full; entries were left out");
                 }
-                Some(merged.changed)
+                if merged.too_far > 0 {
+                    tracing::warn!(replica = %from, entries = merged.too_far, "registry entries are stamped more than a day in the future and are left out; check the clocks");
+                }
+                Some(merged)
             }
             Err(error) => {
                 if let RegistryError::Quarantine { lead, .. } = error {
@@ -405,7 +407,7 @@ impl RegistryPlane {
     ) -> Result<bool, RequestError> {
         let (theirs, alone, entries) = join(answer)?;
         let is_taken = match self.contact.reunion(alone) {
-            Reunion::Merge => self.merge(peer, entries, cx),
+            Reunion::Merge => self.merge(peer, entries, cx).is_some(),
             // Only parts that differ came so far. Once: what it answers then may still be less than it says.
             Reunion::StartOver if asked.summary != Summary::of_nothing() => {
                 self.compare(peer, Summary::of_nothing(), cx);
@@ -464,8 +466,9 @@ impl Plane for RegistryPlane {
     fn on_message(&mut self, from: Origin<'_>, message: Message, cx: &mut Context) {
         match message {
             Message::RegistryPush(entries) => {
-                let is_merged = self.merge(from.peer, entries, cx);
-                let confirmed = is_merged.then_some(Message::PushAck(from.header.seq));
+                let merged = self.merge(from.peer, entries, cx);
+                let is_held = merged.is_some_and(|merged| merged.too_far == 0);
+                let confirmed = is_held.then_some(Message::PushAck(from.header.seq));
                 confirmed.into_iter().for_each(|frame| cx.answer(frame));
             }
             Message::SyncRequest(request) => self.answer_sync(&request, cx),

@@ -3,6 +3,7 @@
 use super::super::tests::registry_of;
 use super::*;
 use crate::config::SYNC_EVERY;
+use crate::hlc::DRIFT_MAX;
 use crate::plane::{Effect, Link};
 use crate::registry::RETENTION;
 use crate::wire::tests::samples::sealed;
@@ -15,28 +16,38 @@ const HOUR: Duration = Duration::from_secs(3600);
 struct Replicas {
     planes: Vec<RegistryPlane>,
     now: Instant,
+    /// The wall clock of each.
+    unix_ms: Vec<u64>,
+    /// Offences that were found in an exchange.
+    strikes: usize,
 }
 
 impl Replicas {
     fn new<const N: usize>(names: [&str; N]) -> Self {
         let now = tokio::time::Instant::now().into_std();
         let planes = names.map(|name| registry_of(name, now)).into();
-        Self { planes, now }
+        Self {
+            planes,
+            now,
+            unix_ms: vec![1_000; N],
+            strikes: 0,
+        }
     }
 
-    fn cx(&self) -> Context {
-        Context::at(self.now, 1_000)
+    fn cx(&self, at: usize) -> Context {
+        Context::at(self.now, self.unix_ms[at])
     }
 
     fn starts(&mut self, name: &str) -> usize {
         self.planes.push(registry_of(name, self.now));
+        self.unix_ms.push(1_000);
         self.planes.len() - 1
     }
 
     fn put(&mut self, at: usize, worker: &str) {
         let spec = WorkerSpec::new(RawWorker::at(format!("http://{worker}:8000"))).expect("valid");
         let id: WorkerId = worker.parse().expect("valid");
-        let mut cx = self.cx();
+        let mut cx = self.cx(at);
         let put = |registry: &mut Registry, now| {
             Ok(Vec::from_iter(registry.put(
                 id,
@@ -51,7 +62,7 @@ impl Replicas {
     /// Removes a worker, and forgets that.
     fn remove_and_forget(&mut self, at: usize, worker: &str) {
         let id: WorkerId = worker.parse().expect("valid");
-        let mut cx = self.cx();
+        let mut cx = self.cx(at);
         let remove = |registry: &mut Registry, now| registry.remove(&id, Source::Admin, now);
         self.planes[at].write(remove, &mut cx).expect("known");
         self.planes[at].registry.advance(2 * RETENTION);
@@ -66,7 +77,7 @@ impl Replicas {
     fn alone_for(&mut self, time: Duration, which: &[usize]) {
         self.now += time;
         for &at in which {
-            let mut cx = self.cx();
+            let mut cx = self.cx(at);
             self.planes[at].on_tick(&around(&[]), &mut cx);
         }
     }
@@ -85,14 +96,15 @@ impl Replicas {
 
     fn exchange(&mut self, asking: usize, answering: usize) {
         let peer = self.planes[answering].replica.clone();
-        let mut cx = self.cx();
+        let mut cx = self.cx(asking);
         self.planes[asking].on_tick(&around(std::slice::from_ref(&peer)), &mut cx);
         let mut questions = questions(cx);
         assert!(!questions.is_empty(), "it asks each {SYNC_EVERY:?}");
         while let Some(question) = questions.pop() {
             let answer = self.ask(asking, answering, &question);
-            let mut cx = self.cx();
+            let mut cx = self.cx(asking);
             self.planes[asking].on_answer(&peer, &question, Ok(answer), &mut cx);
+            self.strikes += strikes(&cx);
             questions.extend(self::questions(cx));
         }
     }
@@ -101,7 +113,7 @@ impl Replicas {
     fn adopt(&mut self, new: usize, from: usize) {
         let peer = self.planes[from].replica.clone();
         let answer = self.ask(new, from, &Message::SnapshotRequest);
-        let mut cx = self.cx();
+        let mut cx = self.cx(new);
         self.planes[new]
             .adopt(&peer, answer, &mut cx)
             .expect("whole");
@@ -115,14 +127,20 @@ impl Replicas {
             header: received.header,
             bytes: 100,
         };
-        let mut cx = self.cx();
+        let mut cx = self.cx(answering);
         let message = received.message.expect("known");
         self.planes[answering].on_message(origin, message, &mut cx);
+        self.strikes += strikes(&cx);
         let frames = cx.answer.iter();
         frames
             .map(|frame| decode(&sealed(frame)).expect("whole"))
             .collect()
     }
+}
+
+fn strikes(cx: &Context) -> usize {
+    let is_strike = |effect: &&Effect| matches!(effect, Effect::Strike(..));
+    cx.effects.iter().filter(is_strike).count()
 }
 
 fn questions(cx: Context) -> Vec<Message> {
@@ -233,4 +251,31 @@ fn a_cluster_whose_replicas_were_all_away_keeps_what_it_holds() {
     for at in [0, b, c] {
         assert_eq!(all.workers(at), ["kept"], "{at}");
     }
+}
+
+/// A liar gives an entry that is stamped a day ahead to the one of two whose clock is ahead by some seconds. The other one
+/// leaves it out, takes all else, and holds it against nobody.
+#[test]
+fn a_stamp_between_the_limits_of_two_clocks_sets_nobody_against_a_peer() {
+    let mut all = Replicas::new(["a", "b"]);
+    all.together(&[0, 1]);
+    all.together(&[0, 1]);
+    all.put(0, "kept");
+    all.unix_ms[0] += 3_000;
+    let day = DRIFT_MAX.as_millis() as u64;
+    let mut liar = Registry::new("liar".parse().expect("valid"));
+    let spec = WorkerSpec::new(RawWorker::at("http://far:8000")).expect("valid");
+    let far = "far".parse().expect("valid");
+    let far = liar.put(far, Source::Admin, spec, all.unix_ms[0] + day - 1);
+    let far = far.expect("room").into_iter().collect();
+    let mut cx = all.cx(0);
+    let merged = all.planes[0].merge(&"liar".parse().expect("valid"), far, &mut cx);
+    assert_eq!(merged.map(|merged| merged.changed), Some(1));
+    all.together(&[0, 1]);
+    assert_eq!(all.workers(0), ["far", "kept"]);
+    assert_eq!(all.workers(1), ["kept"]);
+    all.unix_ms[1] += 3_000;
+    all.together(&[0, 1]);
+    assert_eq!(all.workers(1), ["far", "kept"]);
+    assert_eq!(all.strikes, 0);
 }

@@ -3,7 +3,7 @@
 mod laws;
 
 use super::*;
-use crate::hlc::DRIFT_QUARANTINE;
+use crate::hlc::{DRIFT_MAX, DRIFT_QUARANTINE};
 use crate::worker::RawWorker;
 
 const NOW: u64 = 1_700_000_000_000;
@@ -390,25 +390,46 @@ fn a_tombstone_is_given_up_together() {
     );
 }
 
-#[test]
-fn far_future_is_quarantined_whole() {
-    let day = DRIFT_QUARANTINE.as_millis() as u64;
+/// One replica with a worker of now and one stamped a day ahead.
+fn a_day_ahead() -> Registry {
+    let day = DRIFT_MAX.as_millis() as u64;
     let mut ahead = registry("ahead");
+    for (name, at) in [("v", NOW), ("w", NOW + day)] {
+        let put = ahead.put(id(name), Source::Admin, spec(1), at);
+        put.expect("room");
+    }
     ahead
-        .put(id("v"), Source::Admin, spec(1), NOW)
-        .expect("room");
-    ahead
-        .put(id("w"), Source::Admin, spec(1), NOW + day)
-        .expect("room");
+}
+
+#[test]
+fn far_future_is_left_out() {
+    let ahead = a_day_ahead();
     let mut one = registry("r");
     let merged = one.merge(everything(&ahead), NOW).expect("24 h is allowed");
-    assert_eq!((merged.changed, merged.drift), (2, Some(DRIFT_QUARANTINE)));
+    assert_eq!((merged.changed, merged.drift), (2, Some(DRIFT_MAX)));
     // What was taken over is exceeded by the next own write, wherever our clock stands.
     one.remove(&id("w"), Source::Admin, NOW).expect("known");
     assert_eq!(set(&one), [("v".into(), 1)]);
 
     let mut two = registry("s");
-    let refused = two.merge(everything(&ahead), NOW - 1);
+    let merged = two.merge(everything(&ahead), NOW - 1).expect("no liar");
+    let lead = DRIFT_MAX + Duration::from_millis(1);
+    assert_eq!((merged.changed, merged.too_far), (1, 1));
+    assert_eq!(merged.drift, Some(lead));
+    assert_eq!(set(&two), [("v".into(), 1)]);
+    let own = two.put(id("x"), Source::Admin, spec(1), NOW).expect("room");
+    assert_eq!(own.expect("new").stamp.ms(), NOW, "no clock follows it");
+}
+
+#[test]
+fn far_future_is_quarantined_whole() {
+    let ahead = a_day_ahead();
+    let hour = (DRIFT_QUARANTINE - DRIFT_MAX).as_millis() as u64;
+    let mut one = registry("r");
+    let merged = one.merge(everything(&ahead), NOW - hour).expect("clocks");
+    assert_eq!((merged.changed, merged.too_far), (1, 1));
+    let mut two = registry("s");
+    let refused = two.merge(everything(&ahead), NOW - hour - 1);
     let lead = DRIFT_QUARANTINE + Duration::from_millis(1);
     assert_eq!(
         refused,
