@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::handshakes::{Admit, HandshakeLimiter};
 use super::hello::Accepted;
 use super::stream::{StreamError, read_all, read_frame, write_all};
-use super::{Receiver, Shared, credentials, hello, limits, now, peer, twins};
+use super::{Close, Receiver, Shared, credentials, hello, limits, now, peer, twins};
 use crate::frame::{FRAME_BYTES_MAX, FrameError, Header};
 use crate::peers::{Lane, Member, Reason, Refused};
 use crate::wire::{self, Message, Rate, Received, Role};
@@ -76,8 +76,10 @@ async fn serve(
     drop(place);
     shared.handshake("accepted");
     if member.id == shared.own {
-        // Our own address among the seeds: the dialling side has its answer.
-        connection.closed().await;
+        // Our own address among the seeds: the dialling side has its answer. Another process of our id is bound by no limit
+        // of a peer's.
+        let _ = timeout(limits::CONNECT, connection.closed()).await;
+        connection.close(Close::Done.code(), b"");
         return;
     }
     twins::cut_off_earlier(&shared, &member, caller, &connection);

@@ -96,7 +96,7 @@ async fn a_message_that_is_given_up_is_reset() {
     let reader = Endpoint::server(server, ([127, 0, 0, 1], 0).into()).expect("endpoint");
     let address = reader.local_addr().expect("bound");
     let accepted = async { reader.accept().await.expect("open").await.expect("shakes") };
-    let ((_endpoint, writing), reading) = tokio::join!(bench.connect_to(address), accepted);
+    let ((_endpoint, writing), reading) = tokio::join!(bench.connect_to("a", address), accepted);
     // The reader takes nothing meanwhile.
     let message = [7; 64 << 10];
     let written = timeout(Duration::from_millis(50), send_uni(&writing, &message)).await;

@@ -88,11 +88,17 @@ impl Seed {
         let found = timeout(RESOLVE, self.shared.network.resolve(&self.name)).await;
         let problem = match found {
             Ok(Ok(mut addresses)) => {
+                let found = addresses.len();
+                addresses.retain(|address| self.may_be_dialled(*address));
+                let is_lost = addresses.is_empty() && found > 0;
                 addresses.truncate(ADDRESSES_MAX);
                 self.answered
                     .retain(|address, _| addresses.contains(address));
                 self.addresses = addresses;
-                return;
+                if !is_lost {
+                    return;
+                }
+                "it has IPv6 addresses only, and gossip-host is an IPv4 address".to_owned()
             }
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer in {RESOLVE:?}"),
@@ -101,6 +107,12 @@ impl Seed {
         if self.shared.log_limit.due(self.shared.address, "resolve") {
             tracing::warn!(seed = self.name, "seed does not resolve: {problem}");
         }
+    }
+
+    /// An IPv4 socket sends to no IPv6 address; the other way it does where the system lets it.
+    fn may_be_dialled(&self, address: SocketAddr) -> bool {
+        let socket = self.shared.endpoint.local_addr();
+        address.is_ipv4() || socket.map_or(true, |socket| socket.is_ipv6())
     }
 
     /// True for this replica's own address, and for a peer that is connected.

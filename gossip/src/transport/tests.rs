@@ -85,12 +85,17 @@ impl Bench {
 
     /// Connects with the certificate of `a`.
     async fn connect(&self) -> (Endpoint, Connection) {
-        self.connect_to(self.transport.address()).await
+        self.connect_to("a", self.transport.address()).await
     }
 
-    /// The same to somebody else under the name `me`.
-    pub(super) async fn connect_to(&self, address: SocketAddr) -> (Endpoint, Connection) {
-        let client = identity::client_config(&identity_of(&self.authority, "a")).expect("config");
+    /// Connects with the certificate of a replica to somebody under the name `me`.
+    pub(super) async fn connect_to(
+        &self,
+        replica: &str,
+        address: SocketAddr,
+    ) -> (Endpoint, Connection) {
+        let identity = identity_of(&self.authority, replica);
+        let client = identity::client_config(&identity).expect("config");
         let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("endpoint");
         endpoint.set_default_client_config(client);
         let connecting = endpoint.connect(address, "me.demo").expect("dials");
@@ -105,36 +110,9 @@ impl Bench {
         cluster: &str,
         generation: u64,
     ) -> (Endpoint, Connection, Option<Received>) {
-        self.hello_of(replica, cluster, generation, None).await
-    }
-
-    /// The same of the process that says this number.
-    async fn hello_of(
-        &self,
-        replica: &str,
-        cluster: &str,
-        generation: u64,
-        process: Option<u64>,
-    ) -> (Endpoint, Connection, Option<Received>) {
         let (endpoint, connection) = self.connect().await;
-        let hello = Message::Hello(Hello {
-            replica: replica.parse().expect("id"),
-            cluster: cluster.to_owned(),
-            // Nobody is there: the transport's own dials go nowhere.
-            gossip_addr: endpoint.local_addr().expect("bound"),
-            version: "test".into(),
-            process,
-        });
-        let mut bytes = Vec::new();
-        wire::encode(&mut bytes, generation, 0, &hello).expect("fits");
-        let (mut send, mut receive) = connection.open_bi().await.expect("opens");
-        send.write_all(&bytes).await.expect("writes");
-        send.finish().expect("finishes");
-        let answer = receive
-            .read_to_end(1 << 16)
-            .await
-            .ok()
-            .and_then(|bytes| wire::decode(&bytes).ok());
+        let hello = hello(replica, cluster, &endpoint);
+        let answer = greet(&connection, generation, hello).await;
         (endpoint, connection, answer)
     }
 
@@ -145,6 +123,28 @@ impl Bench {
     pub(super) fn count(&self, family: impl Fn(&Metrics) -> u64) -> u64 {
         family(&self.transport.shared.metrics)
     }
+}
+
+fn hello(replica: &str, cluster: &str, endpoint: &Endpoint) -> Hello {
+    Hello {
+        replica: replica.parse().expect("id"),
+        cluster: cluster.to_owned(),
+        // Nobody is there: the transport's own dials go nowhere.
+        gossip_addr: endpoint.local_addr().expect("bound"),
+        version: "test".into(),
+        process: None,
+    }
+}
+
+/// Sends HELLO; returns the answer's first frame.
+async fn greet(connection: &Connection, generation: u64, hello: Hello) -> Option<Received> {
+    let mut bytes = Vec::new();
+    wire::encode(&mut bytes, generation, 0, &Message::Hello(hello)).expect("fits");
+    let (mut send, mut receive) = connection.open_bi().await.expect("opens");
+    send.write_all(&bytes).await.expect("writes");
+    send.finish().expect("finishes");
+    let answer = receive.read_to_end(1 << 16).await.ok()?;
+    wire::decode(&answer).ok()
 }
 
 fn refusals(reason: &'static str) -> impl Fn(&Metrics) -> u64 {
@@ -296,22 +296,39 @@ async fn an_older_generation_learns_of_the_process_that_lives() {
 #[tokio::test]
 async fn one_process_at_two_addresses_is_no_twin_of_itself() {
     let bench = Bench::new().await;
-    let (_first, _connection, _) = bench.hello_of("a", "demo", 5, Some(1)).await;
-    let seen = |answer: Option<Received>| match answer.and_then(|answer| answer.message) {
-        Some(Message::HelloAck(ack)) => ack.generation_seen,
-        other => panic!("no HELLO-ACK: {other:?}"),
+    // A socket for each call, held so long: another address.
+    let mut held = Vec::new();
+    let mut seen_by_calling = async |generation, process| {
+        let (endpoint, connection) = bench.connect().await;
+        let hello = Hello {
+            process: Some(process),
+            ..hello("a", "demo", &endpoint)
+        };
+        let answer = greet(&connection, generation, hello).await;
+        held.push((endpoint, connection));
+        match answer.and_then(|answer| answer.message) {
+            Some(Message::HelloAck(ack)) => ack.generation_seen,
+            other => panic!("no HELLO-ACK: {other:?}"),
+        }
     };
-    let (_second, _again, answer) = bench.hello_of("a", "demo", 5, Some(1)).await;
-    assert_eq!(seen(answer), 5);
-    // Another process, of the same millisecond.
-    let (_third, _, answer) = bench.hello_of("a", "demo", 5, Some(2)).await;
-    assert_eq!(seen(answer), 6);
+    assert_eq!(seen_by_calling(5, 1).await, 0);
+    assert_eq!(seen_by_calling(5, 1).await, 5);
+    // Another process, of the same millisecond: it is asked to start above it.
+    assert_eq!(seen_by_calling(5, 2).await, 6);
     // The first one, in another generation; and what it sent before that and comes late.
-    let (_fourth, _later, answer) = bench.hello_of("a", "demo", 7, Some(1)).await;
-    assert_eq!(seen(answer), 5);
-    let (_fifth, _, answer) = bench.hello_of("a", "demo", 6, Some(1)).await;
-    assert_eq!(seen(answer), 7);
+    assert_eq!(seen_by_calling(7, 1).await, 5);
+    assert_eq!(seen_by_calling(6, 1).await, 7);
     assert!(bench.transport.twins().is_empty());
+}
+
+/// No limit of a peer's reaches it.
+#[tokio::test]
+async fn a_process_of_our_own_id_keeps_no_connection() {
+    let bench = Bench::new().await;
+    let (endpoint, connection) = bench.connect_to("me", bench.transport.address()).await;
+    let answer = greet(&connection, 5, hello("me", "demo", &endpoint)).await;
+    assert!(answer.is_some(), "it learns that there is another one");
+    assert_eq!(closed_with(&connection).await, Some(Close::Done));
 }
 
 #[tokio::test]

@@ -1,16 +1,20 @@
 //! A replica that reaches another one at two addresses, to each of which it sends from another address of its own: by a name
 //! with an IPv4 and an IPv6 address, or in two networks.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use grapevine_gossip::{Network, SystemNetwork};
+use quinn::AsyncUdpSocket;
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::running::{Running, authority, until};
+use crate::running::{Running, authority, issue, until};
 
 async fn bind() -> UdpSocket {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await;
@@ -76,4 +80,36 @@ async fn who_asks_by_two_ways_is_one_process() {
         assert_eq!(one.count("gossip_restarts_total"), 0);
         assert!(one.agent.twins().is_empty());
     }
+}
+
+/// The operating system's, with a resolver that knows two addresses of every name, the first of them an IPv6 address.
+#[derive(Debug)]
+struct BothFamilies;
+
+#[async_trait]
+impl Network for BothFamilies {
+    async fn bind(&self, address: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+        SystemNetwork.bind(address).await
+    }
+
+    async fn resolve(&self, name: &str) -> io::Result<Vec<SocketAddr>> {
+        let found = SystemNetwork.resolve(name).await?;
+        let port = found.first().map_or(0, SocketAddr::port);
+        let first = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
+        Ok(std::iter::once(first).chain(found).collect())
+    }
+}
+
+/// It was dialled in vain five times a second, with a warning a minute, although the seed answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ipv4_socket_dials_no_ipv6_address() {
+    let authority = authority();
+    let a = Running::of(&authority, "a", &[]).await;
+    let network = Arc::new(BothFamilies);
+    let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let identity = issue(&authority, "demo", "b");
+    let b = Running::start_on(network, bind, identity, &[a.seed()]).await;
+    b.sees_live(2).await;
+    b.is_linked_to(1).await;
+    assert_eq!(b.count("gossip_handshakes_total{reason=\"local\"}"), 0);
 }
