@@ -1,6 +1,7 @@
 //! Clocks that jump and replicas that pause: X01, X02, R03, X04.
 
 use crate::cluster::Cluster;
+use crate::host::START_MS;
 use crate::invariants::{Ledger, agree, nobody_offended};
 use crate::probe::{LIMIT, SECOND, Watch, joined, spread, whole};
 
@@ -69,6 +70,26 @@ fn restart_with_an_older_clock(seed: u64, has_left: bool) {
     let mut watch = Watch::new(&cluster);
     watch.run(&mut cluster, 20 * SECOND);
     assert_eq!(watch.liveness_changes(), 0, "{:?}", watch.liveness);
+}
+
+/// A replica runs with its clock two days ahead and is killed; the clock is set right, and it starts again. Nobody asks it
+/// to start above the generation of those days, which it would not do, and it is let in once its former connections ended.
+#[test]
+fn a_restart_after_a_clock_far_ahead_is_accepted() {
+    let mut cluster = joined(3, 708);
+    let is_back = |cluster: &Cluster| cluster.running().len() == 3 && whole(cluster);
+    for skew in [48 * HOUR_MS, 0] {
+        cluster.kill(2);
+        cluster.skew(2, skew);
+        cluster.restart(2);
+        let taken = cluster.until("accepted", LIMIT, is_back);
+        println!("clock {skew} ms ahead: accepted after {taken:?}");
+        let ahead = generation(&cluster, 2).saturating_sub(START_MS) / HOUR_MS.unsigned_abs();
+        assert_eq!(ahead >= 48, skew > 0, "{ahead} h");
+    }
+    cluster.run(10 * SECOND);
+    assert!(whole(&cluster));
+    nobody_offended(&cluster);
 }
 
 /// R03: one replica pauses for ten and for thirty seconds, and then goes on: the others see it as dead

@@ -29,7 +29,7 @@ use tokio::task::JoinHandle;
 use crate::network::SimNetwork;
 
 /// Start of every wall clock: 2025-10-09.
-const START_MS: u64 = 1_760_000_000_000;
+pub(crate) const START_MS: u64 = 1_760_000_000_000;
 /// Datagrams that wait in a receive buffer: some 200 KiB of what gossip sends.
 const RECEIVE_BUFFER: usize = 512;
 /// Datagrams of one tick that wait to be sent; more are lost.

@@ -170,6 +170,18 @@ impl PeerTable {
             .or(left.map(|(generation, _)| *generation))
     }
 
+    /// Forgets a generation that no clock near ours has seen, for the sake of a replica that comes in one that ours may have:
+    /// it ran with a clock that was far ahead, ended without a goodbye, and would follow no such generation. Only while
+    /// nothing is open with that process.
+    pub(crate) fn disown(&mut self, member: &Member, now_ms: u64, now: Instant) {
+        let seen = self.generation_seen(&member.id, now);
+        let is_absurd = |generation| !is_plausible_generation(generation, now_ms);
+        if seen.is_some_and(is_absurd) && !is_absurd(member.generation) {
+            self.forget(&member.id, now);
+            self.left.remove(member.id.as_str());
+        }
+    }
+
     /// Whether an admitted replica may send this now, before anything of it is read.
     ///
     /// # Errors
@@ -259,6 +271,13 @@ impl Admitted {
     }
 }
 
+/// A generation from the far future is a lie or a broken clock: following it would leave a replica nowhere to go.
+pub(crate) fn is_plausible_generation(generation: u64, now_ms: u64) -> bool {
+    generation < now_ms.saturating_add(GENERATION_AHEAD_MS)
+}
+
+const GENERATION_AHEAD_MS: u64 = 24 * 60 * 60 * 1000;
+
 fn is_remembered(left_at: Instant, now: Instant) -> bool {
     now.saturating_duration_since(left_at) < LEFT_FOR
 }
@@ -299,6 +318,30 @@ mod tests {
         let later = now + LEFT_FOR;
         assert_eq!(table.generation_seen(&id, later), None);
         assert_eq!(table.admit(&member("x", 8), later), Ok(()));
+    }
+
+    #[test]
+    fn a_generation_of_a_clock_far_ahead_gives_way_to_one_of_now() {
+        let now = tokio::time::Instant::now().into_std();
+        let now_ms = 1_700_000_000_000;
+        let [soon, far] = [1, 48].map(|hours| now_ms + hours * 3_600_000);
+        for (known, comes, gives_way) in [
+            (far, now_ms, true),
+            (far, far - 1, false),
+            (soon, now_ms, false),
+        ] {
+            let mut table = PeerTable::new("demo", member("me", 1));
+            table.admit(&member("x", known), now).expect("room");
+            let again = member("x", comes);
+            for has_left in [false, true] {
+                if has_left {
+                    table.forget(&again.id, now);
+                }
+                table.disown(&again, now_ms, now);
+                let seen = table.generation_seen(&again.id, now);
+                assert_eq!(seen.is_none(), gives_way, "{known} {comes} {has_left}");
+            }
+        }
     }
 
     #[test]

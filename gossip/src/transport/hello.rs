@@ -309,7 +309,11 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<A
         let mut is_tie = false;
         if greeted.is_ok() {
             match twins::later_than(shared, &member, caller).await {
-                twins::Later::No => {}
+                // The earlier generation of a process that ended may be beyond all clocks.
+                twins::Later::No => {
+                    let unix_ms = shared.network.unix_ms();
+                    shared.peer_table().disown(&member, unix_ms, now());
+                }
                 twins::Later::Tie => is_tie = true,
                 twins::Later::Silent => return Err(Close::Outdated),
                 twins::Later::Alive(kept) => {

@@ -223,6 +223,11 @@ impl Transport {
         self.shared.network.unix_ms()
     }
 
+    /// True if a line of this kind about this replica itself is due: one a minute.
+    pub(crate) fn may_log(&self, kind: &'static str) -> bool {
+        self.shared.log_limit.due(self.shared.address, kind)
+    }
+
     /// Queues a chitchat message for the peer at `to`; dropped and counted if it cannot take it now.
     pub(crate) fn send_gossip(&self, to: SocketAddr, bytes: Vec<u8>) {
         let sent = self

@@ -37,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::ROUND;
 use crate::facts::{FactMap, SeenReplica};
 use crate::metrics::Metrics;
+use crate::peers::is_plausible_generation;
 use crate::replica::ReplicaId;
 use crate::transport::Transport;
 
@@ -137,11 +138,13 @@ impl Membership {
 
     /// Someone has seen this generation of our id: start again above it.
     pub(crate) fn outrun(&self, seen: u64) {
-        if !is_plausible(seen, self.transport.unix_ms()) {
-            tracing::error!(
-                seen,
-                "ignored an absurd generation of this replica that a peer claims to have seen"
-            );
+        if !is_plausible_generation(seen, self.transport.unix_ms()) {
+            if self.transport.may_log("absurd_generation") {
+                tracing::error!(
+                    seen,
+                    "ignored an absurd generation of this replica that a peer claims to have seen"
+                );
+            }
             return;
         }
         self.outrun.send_if_modified(|highest| {
@@ -346,12 +349,6 @@ fn sighting(node: &ChitchatId, state: &NodeState, live: bool) -> Option<SeenRepl
     })
 }
 
-/// A generation from the far future is a lie or a broken clock: following it would leave us nowhere
-/// to go.
-fn is_plausible(seen: u64, now_ms: u64) -> bool {
-    seen < now_ms.saturating_add(GENERATION_AHEAD_MS)
-}
-
 /// Distinguishes a replica that stood still (a stopped process, a suspended machine, a starved one) from peers
 /// that fell silent. To chitchat both look alike, and on waking it would hold everybody for dead:
 /// replicas that were alive before stay so until there was time to receive from them.
@@ -455,7 +452,6 @@ const STOOD_STILL: Duration = Duration::from_secs(1);
 const HEARD_AGAIN_WITHIN: Duration = Duration::from_secs(2);
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
 const STOP_WITHIN: Duration = Duration::from_millis(500);
-const GENERATION_AHEAD_MS: u64 = 24 * 60 * 60 * 1000;
 
 #[cfg(test)]
 mod tests {
@@ -467,8 +463,8 @@ mod tests {
         assert_eq!(next_generation(0, now), now);
         assert_eq!(next_generation(now + 1_000_000, now), now + 1_000_001);
         assert_eq!(next_generation(u64::MAX, now), u64::MAX);
-        assert!(is_plausible(now + 1_000_000, now));
-        assert!(!is_plausible(u64::MAX, now));
+        assert!(is_plausible_generation(now + 1_000_000, now));
+        assert!(!is_plausible_generation(u64::MAX, now));
     }
 
     #[test]
