@@ -18,7 +18,10 @@ use crate::wire::{self, Message, Rate, Received, Role};
 pub(super) async fn accept(shared: Arc<Shared>, receiver: Arc<dyn Receiver>) {
     let limiter = Arc::<HandshakeLimiter>::default();
     while let Some(incoming) = shared.endpoint.accept().await {
-        if shared.endpoint.open_connections() >= limits::CONNECTIONS {
+        if is_full(
+            shared.peers().open_count(),
+            shared.endpoint.open_connections(),
+        ) {
             shared.handshake("too_many");
             incoming.refuse();
             continue;
@@ -44,6 +47,11 @@ pub(super) async fn accept(shared: Arc<Shared>, receiver: Arc<dyn Receiver>) {
             }
         }
     }
+}
+
+/// Whether there is no place for another connection.
+pub(super) fn is_full(open: usize, remembered: usize) -> bool {
+    open >= limits::CONNECTIONS || remembered >= limits::CONNECTIONS_REMEMBERED
 }
 
 async fn serve(

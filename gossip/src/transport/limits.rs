@@ -65,8 +65,12 @@ pub(super) const CONNECTIONS_PER_PEER: usize = 4;
 /// Bytes on their way in one connection.
 const CONNECTION_BYTES: u32 = 2 << 20;
 const DATAGRAM_BYTES: usize = 128 << 10;
-/// Connections in both directions together; two for each of 256 replicas and some in handshake.
+/// Open connections with peers, in both directions together: two for each of 256 replicas, and some that are replaced.
 pub(super) const CONNECTIONS: usize = 600;
+/// Everything that QUIC remembers, those that ended a moment ago among it. It keeps them for as long as packets of them may
+/// come, on a slow path several times as long as a handshake takes, which anybody may begin: so they must not count as
+/// peers. More than end in that time of all handshakes that may be under way.
+pub(super) const CONNECTIONS_REMEMBERED: usize = 4096;
 /// Messages waiting for one peer; chitchat sends a handful each round.
 pub(super) const URGENT_QUEUE: usize = 32;
 /// Frames of evidence waiting for one peer; the rest waits in the log, which is shared by all peers.

@@ -439,6 +439,34 @@ async fn a_later_release_is_understood_as_far_as_it_can_be() {
     assert_eq!(bench.count(refusals("malformed")), 0);
 }
 
+/// Anybody can leave ended connections behind, and on a slow path by hundreds.
+#[test]
+fn what_has_ended_keeps_no_peer_out() {
+    let (open, remembered) = (limits::CONNECTIONS, limits::CONNECTIONS_REMEMBERED);
+    assert!(!inbound::is_full(open - 1, remembered - 1));
+    assert!(inbound::is_full(open, open));
+    assert!(inbound::is_full(0, remembered), "memory is bounded");
+}
+
+/// Ended connections count in what QUIC remembers, and not among those that are open.
+#[tokio::test]
+async fn only_open_connections_with_peers_are_counted() {
+    let bench = Bench::new().await;
+    let count = || bench.transport.shared.peers().open_count();
+    let (_endpoint, connection) = bench.connect().await;
+    assert_eq!(count(), 0, "without HELLO it is nobody's");
+    let (_other, again, _) = bench.hello("a", "demo", 5).await;
+    let is = async |expected| {
+        while count() != expected {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, is(1)).await.expect("in time");
+    again.close(Close::Done.code(), b"");
+    timeout(LIMIT, is(0)).await.expect("in time");
+    drop(connection);
+}
+
 #[tokio::test]
 async fn closing_is_bounded_and_ends_all_tasks() {
     let bench = Bench::new().await;

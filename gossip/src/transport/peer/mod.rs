@@ -233,6 +233,13 @@ impl Peers {
         ids.map(of_one).collect()
     }
 
+    /// Number of open connections with peers, in both directions.
+    pub(super) fn open_count(&self) -> usize {
+        let accepted: usize = self.accepted.values().map(Vec::len).sum();
+        let links = self.by_id.values().filter(|peer| peer.link.is_some());
+        accepted + links.count()
+    }
+
     /// Open connections in both directions with processes of this id.
     pub(super) fn connections_of(&self, id: &ReplicaId) -> Vec<Open> {
         let accepted = self.accepted.get(id).into_iter().flatten().cloned();
