@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::peers::{Member, Reason};
 use crate::plane::{Link, RequestError};
 use crate::replica::ReplicaId;
-use crate::wire::{self, Message, PeerHint, Queue, Received};
+use crate::wire::{self, Message, PeerHint, Queue, Rate, Received};
 
 /// Messages for one peer, each with the name of its plane.
 type Lane = mpsc::Receiver<(&'static str, Bytes)>;
@@ -609,6 +609,11 @@ pub(super) async fn request(
 ) -> Result<Vec<Received>, RequestError> {
     let kind = message.kind();
     let bytes = shared.encode(message).ok_or(RequestError::Broken)?;
+    let is_registry = kind.rate == Rate::Registry;
+    let most = match is_registry {
+        true => limits::REGISTRY_ANSWER_FRAMES,
+        false => limits::ANSWER_FRAMES,
+    };
     let exchange = async {
         let (mut send, mut receive) = connection
             .open_bi()
@@ -636,8 +641,12 @@ pub(super) async fn request(
                 Err(StreamError::Frame(error)) => return Err(judge(error)),
                 Err(_) => return Err(RequestError::Broken),
             };
-            if answer.len() == limits::ANSWER_FRAMES {
-                return Err(lie());
+            if answer.len() == most {
+                return Err(if is_registry {
+                    RequestError::Broken
+                } else {
+                    lie()
+                });
             }
             shared.metrics.received(kind.plane, frame.len());
             let received = wire::decode_with(&frame, &shared.kinds).map_err(judge)?;

@@ -22,6 +22,7 @@ use crate::peer_state::{
     SIGHTINGS_MAX, Sighting, TENANTS_MAX, TenantUse,
 };
 use crate::registry::{ENTRIES_MAX, Entry};
+use crate::transport::REGISTRY_ANSWER_FRAMES;
 use crate::worker::{MODELS_BYTES_MAX, Source};
 
 use samples::*;
@@ -117,7 +118,9 @@ fn a_full_registry_fits_in_chunks() {
     for make in [&long as &dyn Fn(usize) -> Entry, &tiny] {
         let all: Vec<Entry> = (0..ENTRIES_MAX).map(make).collect();
         let mut received = 0;
-        for chunk in chunks(all) {
+        let chunks = chunks(all);
+        assert!(chunks.len() <= REGISTRY_ANSWER_FRAMES, "{}", chunks.len());
+        for chunk in chunks {
             let bytes = sealed(&Message::RegistryPush(chunk));
             assert!(bytes.len() <= FRAME_BYTES_MAX);
             let Some(Message::RegistryPush(entries)) = decode(&bytes).expect("decodes").message
