@@ -44,6 +44,7 @@ mod releases;
 mod replica;
 mod transport;
 pub mod twin;
+mod unseen;
 pub mod view;
 pub mod wire;
 pub mod worker;

@@ -40,7 +40,7 @@ impl Contact {
     /// of it was contact, to be given to [`Registry::advance`](super::Registry::advance).
     ///
     /// Measure `elapsed` with a monotonic clock, and pass 0 peers for a gap far longer than a second:
-    /// a process that was paused received nothing.
+    /// a process that was paused received nothing. Time that this clock did not see is passed so, too.
     pub fn add(&mut self, live_peers: usize, elapsed: Duration) -> Duration {
         if live_peers == 0 {
             if let Some(alone) = &mut self.alone {

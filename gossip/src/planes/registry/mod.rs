@@ -26,6 +26,7 @@ use crate::peers::Reason;
 use crate::plane::{Context, NewView, Origin, Plane, RequestError, Seen, Surroundings};
 use crate::registry::{Contact, Entry, Merged, Registry, RegistryError, Reunion, Summary, Warmups};
 use crate::replica::ReplicaId;
+use crate::unseen::Unseen;
 use crate::view::{ReplicaInfo, View};
 use crate::wire::{Message, Received, Snapshot, SyncRequest, SyncResponse, chunks};
 use crate::worker::{WorkerId, WorkerSpec};
@@ -67,6 +68,7 @@ pub(crate) struct RegistryPlane {
     /// The look that was used last.
     seen: Option<Arc<Seen>>,
     second: Instant,
+    unseen: Unseen,
 }
 
 impl RegistryPlane {
@@ -101,6 +103,7 @@ impl RegistryPlane {
             is_solo,
             seen: None,
             second: now,
+            unseen: Unseen::new(now),
         }
     }
 
@@ -362,6 +365,19 @@ impl RegistryPlane {
         }
     }
 
+    /// Looks whether this replica may have been away without having noticed: before anything of a peer is used, and before
+    /// a peer is told anything. Its map may hold what the others have removed since, and have forgotten to have.
+    fn look_back(&mut self, cx: &Context) {
+        let unseen = self.unseen.look(cx.now, cx.unix_ms);
+        if !unseen.is_zero() && !self.is_solo {
+            tracing::warn!(
+                ?unseen,
+                "the wall clock went on without this replica: its machine was suspended, or the clock was set; taken for time away from the cluster"
+            );
+            self.contact.add(0, unseen);
+        }
+    }
+
     /// Lets the registry grow older, each second; true if one is over.
     fn age(&mut self, live_peers: usize, cx: &mut Context) -> bool {
         let elapsed = cx.now.saturating_duration_since(self.second);
@@ -464,6 +480,7 @@ impl Plane for RegistryPlane {
     }
 
     fn on_message(&mut self, from: Origin<'_>, message: Message, cx: &mut Context) {
+        self.look_back(cx);
         match message {
             Message::RegistryPush(entries) => {
                 let merged = self.merge(from.peer, entries, cx);
@@ -485,6 +502,7 @@ impl Plane for RegistryPlane {
         answer: Result<Vec<Received>, RequestError>,
         cx: &mut Context,
     ) {
+        self.look_back(cx);
         if !self.exchanges.is_under_way(peer) {
             return;
         }
@@ -511,6 +529,7 @@ impl Plane for RegistryPlane {
     }
 
     fn on_tick(&mut self, around: &Surroundings, cx: &mut Context) -> Option<Instant> {
+        self.look_back(cx);
         let is_news = |seen: &Arc<Seen>| !Arc::ptr_eq(seen, &around.seen);
         if self.is_solo {
             // Nobody is there who could bring a removed worker back: as good as contact with all.
@@ -564,6 +583,7 @@ impl super::tests::Remembers for RegistryPlane {
             is_solo: _,
             seen,
             second: _,
+            unseen: _,
         } = self;
         let is_in = |others: &[SeenReplica]| others.iter().any(|other| other.id == *peer);
         super::tests::named([

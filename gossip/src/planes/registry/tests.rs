@@ -61,10 +61,19 @@ impl Replicas {
 
     /// Removes a worker, and forgets that.
     fn remove_and_forget(&mut self, at: usize, worker: &str) {
+        self.remove(at, worker);
+        self.forget(at);
+    }
+
+    fn remove(&mut self, at: usize, worker: &str) {
         let id: WorkerId = worker.parse().expect("valid");
         let mut cx = self.cx(at);
         let remove = |registry: &mut Registry, now| registry.remove(&id, Source::Admin, now);
         self.planes[at].write(remove, &mut cx).expect("known");
+    }
+
+    /// Time passes in which nobody brings a removed worker back.
+    fn forget(&mut self, at: usize) {
         self.planes[at].registry.advance(2 * RETENTION);
     }
 
@@ -181,6 +190,14 @@ fn around(peers: &[ReplicaId]) -> Surroundings {
 /// Three of one cluster with two workers, of which the others remove one while the first, or the first two, are alone for
 /// longer than that is remembered.
 fn apart(alone: &[usize]) -> Replicas {
+    let mut all = together();
+    all.alone_for(25 * HOUR, alone);
+    all.remove_and_forget(2, "removed");
+    all
+}
+
+/// Three of one cluster with two workers.
+fn together() -> Replicas {
     let mut all = Replicas::new(["l1", "l2", "c"]);
     all.together(&[0, 1, 2]);
     all.together(&[0, 1, 2]);
@@ -190,9 +207,32 @@ fn apart(alone: &[usize]) -> Replicas {
     for at in 0..3 {
         assert_eq!(all.workers(at), ["kept", "removed"]);
     }
-    all.alone_for(25 * HOUR, alone);
-    all.remove_and_forget(2, "removed");
     all
+}
+
+/// Its monotonic clock stood still, so that it seems to have been together with the others all the time.
+#[test]
+fn who_was_suspended_for_a_day_brings_no_removed_worker_back() {
+    for is_asked_first in [false, true] {
+        let mut all = together();
+        all.remove(2, "removed");
+        all.together(&[1, 2]);
+        all.forget(1);
+        all.forget(2);
+        all.unix_ms[0] += u64::try_from(26 * HOUR.as_millis()).expect("small");
+        match is_asked_first {
+            true => all.together(&[1, 2, 0]),
+            false => all.together(&[0, 1, 2]),
+        }
+        for at in 0..3 {
+            assert_eq!(all.workers(at), ["kept"], "{at}");
+        }
+        // It is one of the cluster again: what is written here counts.
+        all.unix_ms[0] = all.unix_ms[1];
+        all.put(0, "new");
+        all.together(&[0, 1, 2]);
+        assert_eq!(all.workers(2), ["kept", "new"]);
+    }
 }
 
 #[test]
