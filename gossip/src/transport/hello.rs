@@ -11,6 +11,7 @@ use bytes::Bytes;
 use quinn::{Connection, ConnectionError};
 use tokio::time::timeout;
 
+use super::loops::Dialling;
 use super::stream::{read_frame, write_all};
 use super::twins::Caller;
 use super::{Close, Shared, limits, now, twins};
@@ -175,12 +176,12 @@ pub(super) async fn dial(
     result
 }
 
-/// The dialling half; `Err(None)` if the connection ended meanwhile.
-async fn greet(
-    shared: &Shared,
+/// Sends HELLO under our own generation and reads the answer: the peer's generation, and what it says.
+async fn say_hello<'a>(
+    shared: &'a Shared,
     connection: &Connection,
-    address: SocketAddr,
-) -> Result<Dialled, Option<DialError>> {
+    own: u64,
+) -> Result<(Dialling<'a>, u64, HelloAck), Option<DialError>> {
     let (mut send, mut receive) = connection.open_bi().await.map_err(|_| None)?;
     let hello = Message::Hello(Hello {
         replica: shared.own.clone(),
@@ -189,7 +190,6 @@ async fn greet(
         version: shared.release.clone(),
         process: Some(shared.process),
     });
-    let own = shared.generation();
     let bytes = shared.encode_under(own, &hello).ok_or(None)?;
     let dialling = shared.loops.dialling(connection);
     write_all(&mut send, &bytes).await.map_err(|_| None)?;
@@ -197,15 +197,25 @@ async fn greet(
         .await
         .map_err(|_| None)?
         .ok_or(None)?;
-    let (generation, ack) = match wire::decode(&answer) {
+    match wire::decode(&answer) {
         Ok(Received {
             header,
             message: Some(Message::HelloAck(ack)),
             ..
-        }) => (header.generation, ack),
-        Ok(_) => return Err(Some(DialError::NotGrapevine("no HELLO-ACK".into()))),
-        Err(error) => return Err(Some(DialError::NotGrapevine(error.to_string()))),
-    };
+        }) => Ok((dialling, header.generation, ack)),
+        Ok(_) => Err(Some(DialError::NotGrapevine("no HELLO-ACK".into()))),
+        Err(error) => Err(Some(DialError::NotGrapevine(error.to_string()))),
+    }
+}
+
+/// The dialling half; `Err(None)` if the connection ended meanwhile.
+async fn greet(
+    shared: &Shared,
+    connection: &Connection,
+    address: SocketAddr,
+) -> Result<Dialled, Option<DialError>> {
+    let own = shared.generation();
+    let (dialling, generation, ack) = say_hello(shared, connection, own).await?;
     if !proves(shared, connection, &ack.replica) {
         return Err(Some(DialError::WrongName(ack.replica)));
     }
@@ -298,40 +308,7 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<A
         address: from,
         process: hello.process,
     };
-    let is_self = member.id == shared.own;
-    let (seen, verdict) = if is_self {
-        if !shared.loops.closes_with(connection) {
-            twins::meet(shared, generation, from);
-        }
-        (shared.generation(), Ok(()))
-    } else {
-        let greeted = shared.peer_table().greeted(&member.id, now());
-        let mut is_tie = false;
-        if greeted.is_ok() {
-            match twins::later_than(shared, &member, caller).await {
-                // The earlier generation of a process that ended may be beyond all clocks.
-                twins::Later::No => {
-                    let unix_ms = shared.network.unix_ms();
-                    shared.peer_table().disown(&member, unix_ms, now());
-                }
-                twins::Later::Tie => is_tie = true,
-                twins::Later::Silent => return Err(Close::Outdated),
-                twins::Later::Alive(kept) => {
-                    twins::refuse(shared, &member.id, connection, kept);
-                    return Err(Close::Twin);
-                }
-            }
-        }
-        if is_tie {
-            // It comes again above the other one, and is the later of two.
-            (generation.saturating_add(1), Err(Reason::Implausible))
-        } else {
-            let mut table = shared.peer_table();
-            let seen = table.generation_seen(&member.id, now()).unwrap_or(0);
-            let verdict = greeted.and_then(|()| table.admit(&member, now()));
-            (seen, verdict)
-        }
-    };
+    let (seen, verdict) = admit(shared, connection, &member, caller).await?;
     match verdict {
         Err(Reason::Banned | Reason::TooMany) => return Err(Close::Banned),
         Err(Reason::Flood) => return Err(Close::Crowded),
@@ -357,6 +334,46 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<A
         return Err(Close::Outdated);
     }
     Ok(Accepted { member, caller })
+}
+
+/// Judges who sends HELLO: the highest generation of its id that was seen before, and whether it is let in. A refusal without
+/// an answer is an error.
+async fn admit(
+    shared: &Shared,
+    connection: &Connection,
+    member: &Member,
+    caller: Caller,
+) -> Result<(u64, Result<(), Reason>), Close> {
+    if member.id == shared.own {
+        if !shared.loops.closes_with(connection) {
+            twins::meet(shared, member.generation, caller.address);
+        }
+        return Ok((shared.generation(), Ok(())));
+    }
+    let greeted = shared.peer_table().greeted(&member.id, now());
+    if greeted.is_ok() {
+        match twins::later_than(shared, member, caller).await {
+            // The earlier generation of a process that ended may be beyond all clocks.
+            twins::Later::No => {
+                let unix_ms = shared.network.unix_ms();
+                shared.peer_table().disown(member, unix_ms, now());
+            }
+            // It comes again above the other one, and is the later of two.
+            twins::Later::Tie => {
+                let above = member.generation.saturating_add(1);
+                return Ok((above, Err(Reason::Implausible)));
+            }
+            twins::Later::Silent => return Err(Close::Outdated),
+            twins::Later::Alive(kept) => {
+                twins::refuse(shared, &member.id, connection, kept);
+                return Err(Close::Twin);
+            }
+        }
+    }
+    let mut table = shared.peer_table();
+    let seen = table.generation_seen(&member.id, now()).unwrap_or(0);
+    let verdict = greeted.and_then(|()| table.admit(member, now()));
+    Ok((seen, verdict))
 }
 
 /// This replica first, then those it is connected to: a replica that does not answer is not passed on.
