@@ -86,6 +86,10 @@ pub struct Admission {
 #[derive(Debug, Clone, Copy)]
 pub struct Ask {
     claim: Claim,
+    /// The part of its cost that the door knew, by its head.
+    head_cost: u32,
+    /// To estimate a prompt's tokens by its bytes.
+    bytes_per_token: u8,
     /// Until when it may wait, for a place and for a worker together.
     by: Instant,
     /// Bytes of its body that it holds while it waits.
@@ -164,13 +168,28 @@ impl Ask {
         }
     }
 
-    /// The same when so many bytes of its body are held.
+    /// The same when so many bytes of its body are held. They alone say what it costs: a head may have said nothing of
+    /// their number, or that of the compressed ones.
     pub fn holding(self, bytes: usize) -> Self {
+        let bytes = bytes as u64;
         Self {
-            bytes: bytes as u64,
+            claim: Claim {
+                cost: cost_of(Some(bytes), self.bytes_per_token),
+                ..self.claim
+            },
+            bytes,
             ..self
         }
     }
+}
+
+/// Estimated tokens of a request with so long a body, and of its answer.
+fn cost_of(body_bytes: Option<u64>, bytes_per_token: u8) -> u32 {
+    let prompt = body_bytes.map_or(TOKENS_UNKNOWN, |bytes| {
+        let tokens = bytes / u64::from(bytes_per_token.max(1));
+        u32::try_from(tokens).unwrap_or(u32::MAX)
+    });
+    prompt.saturating_add(TOKENS_UNKNOWN)
 }
 
 impl Admission {
@@ -218,17 +237,17 @@ impl Admission {
             Some(key) => (key.priority(), key.priority()),
             None => (config.priority, config.priority_max),
         };
-        let prompt = body_bytes.map_or(TOKENS_UNKNOWN, |bytes| {
-            let tokens = bytes / u64::from(self.parts.bytes_per_token.max(1));
-            u32::try_from(tokens).unwrap_or(u32::MAX)
-        });
+        let bytes_per_token = self.parts.bytes_per_token;
+        let cost = cost_of(body_bytes, bytes_per_token);
         Ask {
             claim: Claim {
                 class: Priority::of(headers, &config.priority_headers, usual, most),
                 flow: key.map_or_else(|| self.flow_of(headers), |key| key.tenant().number()),
                 weight: key.map_or(1_000, ApiKey::weight_milli),
-                cost: prompt.saturating_add(TOKENS_UNKNOWN),
+                cost,
             },
+            head_cost: cost,
+            bytes_per_token,
             by: self.patience(deadline),
             bytes: 0,
         }
@@ -302,6 +321,12 @@ impl Admission {
         model: &Arc<str>,
         ask: &Ask,
     ) -> Result<Option<Duration>, Refused> {
+        let claim = ask.claim;
+        let hidden = claim.cost.saturating_sub(ask.head_cost);
+        self.permits.charge_at_door(Claim {
+            cost: hidden,
+            ..claim
+        });
         if self.permits.change(permit, model) {
             return Ok(None);
         }

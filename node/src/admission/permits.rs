@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::model_queues::{ModelQueues, Wait};
 use super::places::{Holder, Places, Turn};
+use super::queue::Claim;
 use super::wait_queue::{TurnedAway, WaitQueue};
 use crate::tenants::Seat;
 
@@ -97,6 +98,13 @@ impl Permits {
         let take = || self.take(&Holder::Reading, true);
         let queue = &self.door;
         queue.wait(wait.claim, wait.by, wait.again, take).await
+    }
+
+    /// Charges a tenant at the door for what its head did not say.
+    pub(super) fn charge_at_door(&self, hidden: Claim) {
+        if hidden.cost > 0 {
+            self.door.charge(&hidden);
+        }
     }
 
     /// The permit of a place that was taken.

@@ -182,6 +182,12 @@ impl<T> Queue<T> {
         Some(item)
     }
 
+    /// Charges a tenant for more of what it was served: what that costs was not all known then.
+    pub(super) fn charge(&mut self, more: &Claim) {
+        let rests_max = self.len_max;
+        self.classes[more.class.index()].charge(more.flow, more.span(), rests_max);
+    }
+
     fn of(&self, class: Priority) -> &Class<T> {
         &self.classes[class.index()]
     }
@@ -285,6 +291,31 @@ impl<T> Class<T> {
             *self = Self::new();
         }
         Some(item)
+    }
+
+    /// The flow's next request goes later by so much.
+    fn charge(&mut self, id: FlowId, span: Tag, rests_max: usize) {
+        if self.len == 0 {
+            return;
+        }
+        match self.flows.get_mut(&id) {
+            Some(flow) => {
+                let first = flow.waiting.first_key_value();
+                let (&head, _) = first.expect("a flow is there while it waits");
+                self.heads.remove(&(flow.start, head, id));
+                flow.start = flow.start.saturating_add(span);
+                self.heads.insert((flow.start, head, id));
+            }
+            None => {
+                let rested = self.rests.remove(&id);
+                if let Some(end) = rested {
+                    self.resting.remove(&(end, id));
+                }
+                let end = rested.unwrap_or(0).max(self.now);
+                self.rest(id, end.saturating_add(span));
+                self.forget_rests(rests_max);
+            }
+        }
     }
 
     /// Remembers how far ahead a flow without waiting requests is.

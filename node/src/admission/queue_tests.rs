@@ -25,6 +25,7 @@ fn serve<T>(queue: &mut Queue<T>) -> Option<(Ticket, T)> {
 enum Step {
     Push(Claim),
     Serve,
+    Charge(Claim),
     /// Cancels one of those that wait: the index is taken modulo their number.
     Cancel(usize),
 }
@@ -32,9 +33,10 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let class = prop::sample::select(Priority::ALL.to_vec());
     let push = (class, 0..5_u64, 1..100_001_u32, 1..5_000_u32)
-        .prop_map(|(class, flow, weight, cost)| Step::Push(claim(class, flow, weight, cost)));
+        .prop_map(|(class, flow, weight, cost)| claim(class, flow, weight, cost));
     let step = prop_oneof![
-        4 => push,
+        4 => push.clone().prop_map(Step::Push),
+        1 => push.prop_map(Step::Charge),
         3 => Just(Step::Serve),
         1 => any::<usize>().prop_map(Step::Cancel),
     ];
@@ -78,6 +80,7 @@ proptest! {
                         prop_assert_eq!(order.pop_front(), Some(served), "first come, first served");
                     }
                 }
+                Step::Charge(more) => queue.charge(&more),
                 Step::Cancel(index) if !waiting.is_empty() => {
                     let index = index % waiting.len();
                     let (&name, &ticket) = waiting.iter().nth(index).expect("in range");
@@ -240,4 +243,30 @@ fn coming_back_saves_nothing_up_and_forgets_nothing() {
         (8..=11).contains(&before),
         "{before} of the other's went first"
     );
+}
+
+#[test]
+fn what_turns_out_later_is_charged_later() {
+    let mut queue = Queue::new(100, 8);
+    let claim = |flow, cost| claim(Priority::Normal, flow, 1_000, cost);
+    for item in 0..10 {
+        queue.push(claim(1, 100), (1, item)).expect("room");
+        queue.push(claim(2, 10), (2, item)).expect("room");
+    }
+    let mut served = [0; 2];
+    for _ in 0..10 {
+        let (_, (flow, _)) = serve(&mut queue).expect("they wait");
+        served[flow as usize - 1] += 1;
+        if flow == 2 {
+            queue.charge(&claim(2, 90));
+        }
+    }
+    assert_eq!(served, [5, 5]);
+    // Also one of which nothing waits at that moment.
+    queue.charge(&claim(3, 1_000));
+    queue.push(claim(3, 10), (3, 0)).expect("room");
+    let order: Vec<u64> = std::iter::from_fn(|| serve(&mut queue))
+        .map(|(_, (flow, _))| flow)
+        .collect();
+    assert_eq!(order.last(), Some(&3), "{order:?}");
 }

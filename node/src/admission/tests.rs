@@ -48,7 +48,7 @@ fn door_with(requests: u32, queue_size: u32, body_bytes: u64) -> Door {
         .into(),
         requests,
         bytes_per_token: 4,
-        tenant_header: None,
+        tenant_header: Some(HeaderName::from_static("x-tenant")),
         others: Arc::clone(&others) as Arc<dyn OthersUse>,
         bodies: Arc::new(ByteBudget::new(body_bytes)),
         metrics: AdmissionMetrics::register(&mut registry),
@@ -381,6 +381,70 @@ async fn while_bodies_are_read_slowly_the_next_waits_at_the_door_unread() {
     assert!(poll_once(next.as_mut()).is_some_and(|next| next.is_ok()));
     drop(held);
     assert_eq!(entering.await.expect("room"), Some(Duration::ZERO));
+}
+
+/// In which order two tenants with prompts of 400 KB get one place after the other, when heads of the first say nothing
+/// of their length; `models`: with one they wait at the door, with two in their model's queue.
+async fn order_of_two_tenants(models: usize) -> Vec<&'static str> {
+    const BYTES: usize = 400_000;
+    let (door, model) = (door(64, 100), Arc::from("m"));
+    let mut held = Vec::new();
+    if models > 1 {
+        held = fill(&door, &model).await;
+    } else {
+        while held.len() < 64 {
+            held.push(door.admit(None).await.expect("room"));
+        }
+    }
+    let headers = |tenant: &'static str| {
+        let name = HeaderName::from_static("x-tenant");
+        HeaderMap::from_iter([(name, HeaderValue::from_static(tenant))])
+    };
+    let served = std::cell::RefCell::new(Vec::new());
+    let (door, model) = (&door, &model);
+    let serve = async |tenant: &'static str, length: Option<u64>| {
+        let head = door.admission.ask(None, &headers(tenant), length, None);
+        let admitted = door.admission.admit(None, &head, models).await;
+        let mut permit = admitted.expect("room").permit;
+        let ask = head.holding(BYTES);
+        let entered = door.admission.enter(&mut permit, None, model, &ask).await;
+        entered.expect("room");
+        served.borrow_mut().push(tenant);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let mut all = Vec::new();
+    for _ in 0..10 {
+        all.push(Box::pin(serve("silent", None)));
+        all.push(Box::pin(serve("honest", Some(BYTES as u64))));
+    }
+    all.retain_mut(|waits| poll_once(waits.as_mut()).is_none());
+    assert_eq!(all.len(), 20, "they wait");
+    // One place goes from hand to hand.
+    drop(held.pop());
+    while !all.is_empty() {
+        all.retain_mut(|waits| poll_once(waits.as_mut()).is_none());
+        tokio::time::advance(Duration::from_millis(10)).await;
+    }
+    served.take()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_head_hides_of_a_body_is_charged_once_it_is_read() {
+    let door = door(1, 0);
+    let ask = |length| {
+        let ask = door.admission.ask(None, &HeaderMap::new(), length, None);
+        ask.holding(400_000).claim.cost
+    };
+    // Without a length, with the right one, and with that of compressed bytes.
+    assert_eq!(ask(None), 100_256);
+    assert_eq!(ask(Some(400_000)), 100_256);
+    assert_eq!(ask(Some(1_000)), 100_256);
+    for models in [1, 2] {
+        let order = order_of_two_tenants(models).await;
+        let silent = order[..10].iter().filter(|tenant| **tenant == "silent");
+        let silent = silent.count();
+        assert!((4..=6).contains(&silent), "{models}: {order:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -107,6 +107,23 @@ impl WaitQueue {
         }
     }
 
+    /// Charges a tenant for more of what it was served here.
+    pub(super) fn charge(&self, more: &Claim) {
+        // Where nobody waits, nobody was treated unfairly.
+        if self.is_empty() {
+            return;
+        }
+        let mut order = self.order();
+        let head = |order: &Queue<_>| order.head().map(|(ticket, _)| ticket);
+        let before = head(&order);
+        order.charge(more);
+        if before != head(&order)
+            && let Some((_, woken)) = order.head()
+        {
+            woken.notify_one();
+        }
+    }
+
     fn join(&self, claim: Claim, woken: &Arc<Notify>) -> Result<QueuedRequest<'_>, TurnedAway> {
         let mut order = self.order();
         match order.push(claim, Arc::clone(woken)) {
