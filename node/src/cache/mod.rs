@@ -95,8 +95,8 @@ impl ResponseCache {
                 metrics.bytes.dec_by(bytes.into());
                 metrics.entries.dec();
                 let reason = match cause {
-                    RemovalCause::Expired | RemovalCause::Explicit => "expired",
-                    RemovalCause::Replaced => "replaced",
+                    RemovalCause::Expired => "expired",
+                    RemovalCause::Explicit | RemovalCause::Replaced => "replaced",
                     RemovalCause::Size => "size",
                 };
                 metrics
@@ -157,7 +157,14 @@ impl ResponseCache {
         }
     }
 
+    /// There is a newer answer, whether it can be kept or not.
+    fn outdate(&self, key: &CacheKey) {
+        self.answers.invalidate(key);
+    }
+
     fn insert(&self, key: CacheKey, answer: Answer) -> Fate {
+        // First, since what it holds of its tenant's share is for the newer one.
+        self.outdate(&key);
         let bytes = u64::from(answer.weight());
         let config = self.config.look();
         let share = match answer.tenant.is_empty() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use http::{HeaderMap, response};
+use http::{HeaderMap, StatusCode, response};
 
 use super::ResponseCache;
 use super::answer::{Answer, keepable};
@@ -82,9 +82,14 @@ impl Recording {
     /// The answer begins with this head.
     pub fn begin(&mut self, head: &response::Parts) {
         self.headers = keepable(head);
-        if self.headers.is_none() {
-            self.give_up(Fate::Refused);
+        if self.headers.is_some() {
+            return;
         }
+        // An error is no newer answer.
+        if head.status == StatusCode::OK {
+            self.cache.outdate(&self.key);
+        }
+        self.give_up(Fate::Refused);
     }
 
     /// The next piece of its body passes.
@@ -95,13 +100,16 @@ impl Recording {
         let more = piece.len() as u64 + PIECE_BYTES;
         self.bytes += more;
         let taken = self.cache.recorded_bytes.fetch_add(more, Ordering::Relaxed) + more;
-        if self.bytes > self.cache.config.look().entry_bytes.0 {
-            self.give_up(Fate::TooLong);
+        let fate = if self.bytes > self.cache.config.look().entry_bytes.0 {
+            Fate::TooLong
         } else if taken > self.cache.config.look().bytes.0 {
-            self.give_up(Fate::NoRoom);
+            Fate::NoRoom
         } else {
             self.pieces.push(piece.clone());
-        }
+            return;
+        };
+        self.cache.outdate(&self.key);
+        self.give_up(fate);
     }
 
     /// The answer was whole.

@@ -212,3 +212,52 @@ async fn a_tenant_gets_its_own_answers_and_its_share() {
     assert_eq!(fates(&cache, "tenant_full"), 6);
     assert!(is_hit(&find(&cache, "a", None, 1)));
 }
+
+#[tokio::test]
+async fn a_newer_answer_takes_the_place_of_the_older_one_or_ends_it() {
+    let cache = cache(|config| {
+        config.bytes = ByteSize::mib(1);
+        config.entry_bytes = ByteSize::kib(512);
+        config.tenant_share = 0.25;
+    });
+    let of = |size: usize, byte| Bytes::from(vec![byte; size << 10]);
+    let plain = || find(&cache, "a", None, 1);
+    let fresh = || missed(find(&cache, "a", Some("no-cache"), 1));
+    // Its tenant's share has room for one.
+    let one = |byte| {
+        keep(fresh(), &of(200, byte));
+        let Found::Hit(answer) = plain() else {
+            panic!("it is kept");
+        };
+        assert_eq!(answer.body(), of(200, byte));
+    };
+    one(b'1');
+    one(b'2');
+    // An error, and an answer that broke off, say nothing of the one that is kept.
+    let mut error = fresh();
+    let mut parts = head();
+    parts.status = http::StatusCode::SERVICE_UNAVAILABLE;
+    error.begin(&parts);
+    error.keep();
+    let mut cut = fresh();
+    cut.begin(&head());
+    drop(cut);
+    assert!(is_hit(&plain()));
+    for (fate, size) in [("tenant_full", 300), ("too_long", 600)] {
+        keep(fresh(), &of(size, b'3'));
+        assert_eq!(fates(&cache, fate), 1);
+        assert!(!is_hit(&plain()), "{fate}: the older one");
+        one(b'4');
+    }
+    let mut own = fresh();
+    let mut parts = head();
+    let private = header::HeaderValue::from_static("private");
+    parts.headers.insert(header::CACHE_CONTROL, private);
+    own.begin(&parts);
+    own.keep();
+    assert!(!is_hit(&plain()), "the newer one is for its client alone");
+    assert_eq!(
+        (cache.metrics.entries.get(), cache.metrics.bytes.get()),
+        (0, 0)
+    );
+}
