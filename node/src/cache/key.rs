@@ -1,13 +1,17 @@
 //! What an answer is kept under: everything that may change it, and the clients that may see it.
 
-use http::{HeaderMap, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderName, Method, header};
 use ring::digest::{Context, SHA256};
 
 use super::canonical::{self, Digest, finished};
 use super::rules::{self, Bypass};
+use crate::tenants::{KEY_HEADERS, X_API_KEY};
 
 /// Fields of a body that name the client, not what is asked: vLLM answers the same whatever they hold.
 const LEFT_OUT: [&str; 4] = ["model", "user", "metadata", "safety_identifier"];
+
+/// By these a worker, or what stands before it, may know the client: what it must have let pass are these very values.
+const CREDENTIALS: [HeaderName; 3] = [header::AUTHORIZATION, X_API_KEY, header::COOKIE];
 
 /// A request, as far as its answer depends on it.
 #[derive(Debug, Clone, Copy)]
@@ -24,8 +28,8 @@ pub struct Asked<'a> {
     pub model: &'a str,
     /// The tenant that asks; empty without tenants. No tenant gets another's answers.
     pub tenant: &'a [u8],
-    /// The client's key, unless it was checked already and `tenant` stands for it: a worker may answer by it.
-    pub authorization: Option<&'a HeaderValue>,
+    /// The client's key was checked here, goes no further, and `tenant` stands for it.
+    pub key_is_checked: bool,
     /// The client's body.
     pub body: &'a [u8],
 }
@@ -51,32 +55,45 @@ impl CacheKey {
         if body.refers_elsewhere {
             return Err(Bypass::Elsewhere);
         }
-        let header =
-            |name: header::HeaderName| asked.headers.get(name).map(|value| value.as_bytes());
+        let header = |name: HeaderName| asked.headers.get(name).map(|value| value.as_bytes());
         let mut context = Context::new(&SHA256);
+        for name in CREDENTIALS {
+            let goes_on = !asked.key_is_checked || !KEY_HEADERS.contains(&name);
+            let values = asked.headers.get_all(&name).iter();
+            // As many as there are, and an end of them.
+            for value in values.filter(|_| goes_on) {
+                digest_part(&mut context, Some(value.as_bytes()));
+            }
+            digest_part(&mut context, None);
+        }
         for part in [
             Some(asked.path.as_bytes()),
             asked.query.map(str::as_bytes),
             Some(asked.model.as_bytes()),
             Some(asked.tenant),
-            // A worker that checks keys must have let this very key pass.
-            asked.authorization.map(HeaderValue::as_bytes),
             // By this a worker chooses the headers that let a browser read the answer, and whether it reads the body.
             header(header::ORIGIN),
             header(header::CONTENT_TYPE),
             Some(&body.digest),
         ] {
-            context.update(&[part.is_some().into()]);
-            let part = part.unwrap_or_default();
-            context.update(&(part.len() as u64).to_le_bytes());
-            context.update(part);
+            digest_part(&mut context, part);
         }
         Ok(Self(finished(context)))
     }
 }
 
+/// With its length, so that no part reads as a piece of its neighbour.
+fn digest_part(context: &mut Context, part: Option<&[u8]>) {
+    context.update(&[part.is_some().into()]);
+    let part = part.unwrap_or_default();
+    context.update(&(part.len() as u64).to_le_bytes());
+    context.update(part);
+}
+
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     const BODY: &[u8] = br#"{"model":"alias","temperature":0,"user":"u","messages":[]}"#;
@@ -89,12 +106,12 @@ mod tests {
             headers,
             model: "m",
             tenant: b"",
-            authorization: headers.get(header::AUTHORIZATION),
+            key_is_checked: false,
             body: BODY,
         }
     }
 
-    fn headers(pairs: &[(header::HeaderName, &'static str)]) -> HeaderMap {
+    fn headers(pairs: &[(HeaderName, &'static str)]) -> HeaderMap {
         let pairs = pairs.iter().cloned();
         pairs
             .map(|(name, value)| (name, HeaderValue::from_static(value)))
@@ -104,8 +121,15 @@ mod tests {
     #[test]
     fn everything_that_may_change_an_answer_changes_its_key() {
         let none = HeaderMap::new();
-        let [one, two] =
-            ["Bearer 1", "Bearer 2"].map(|value| headers(&[(header::AUTHORIZATION, value)]));
+        let clients: Vec<HeaderMap> = CREDENTIALS
+            .into_iter()
+            .flat_map(|name| {
+                let [one, two] = [(name.clone(), "1"), (name, "2")];
+                // A second value may be the one that counts.
+                [vec![one.clone()], vec![two.clone()], vec![one, two]]
+            })
+            .map(|pairs| headers(&pairs))
+            .collect();
         let origin = headers(&[(header::ORIGIN, "https://x")]);
         let text = headers(&[(header::CONTENT_TYPE, "text/plain")]);
         let base = asked(&none);
@@ -139,11 +163,11 @@ mod tests {
                 body: br#"{"temperature":0,"messages":[],"stream":true}"#,
                 ..base
             },
-            asked(&one),
-            asked(&two),
             asked(&origin),
             asked(&text),
         ];
+        let clients = clients.iter().map(asked);
+        let different: Vec<Asked<'_>> = different.into_iter().chain(clients).collect();
         let mut keys: Vec<[u8; 32]> = different
             .iter()
             .map(|asked| CacheKey::of(asked, 1_000).expect("deterministic").0)
@@ -166,12 +190,18 @@ mod tests {
                 ..base
             })
         );
-        let authorized = headers(&[(header::AUTHORIZATION, "Bearer 1"), (header::ACCEPT, "*/*")]);
-        let checked = Asked {
-            authorization: None,
-            ..asked(&authorized)
+        let checked = |headers| Asked {
+            key_is_checked: true,
+            ..asked(headers)
         };
-        assert_eq!(key(base), key(checked));
+        let authorized = headers(&[
+            (header::AUTHORIZATION, "Bearer 1"),
+            (X_API_KEY, "1"),
+            (header::ACCEPT, "*/*"),
+        ]);
+        assert_eq!(key(base), key(checked(&authorized)));
+        let session = headers(&[(header::COOKIE, "session=1")]);
+        assert_ne!(key(base), key(checked(&session)), "workers get it");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! - **What is kept**: whole answers (200, to the end mark of a stream) to deterministic requests; `rules` says
 //!   which. A stream and a plain answer to the same prompt are two answers.
 //! - **Which requests get them**: only one that is the same in everything that an answer may depend on, of the same
-//!   tenant and with the same `Authorization` (`key`).
+//!   tenant and with the same credentials (`key`).
 //! - **Local**: each replica has its own. Behind a balancer an answer is computed once by each replica that is
 //!   asked; answers are not gossiped.
 //! - **No waiting for each other**: equal requests at the same time are all sent. A client would otherwise depend

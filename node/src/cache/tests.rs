@@ -43,7 +43,7 @@ fn find(
         headers: &headers,
         model: "m",
         tenant: tenant.as_bytes(),
-        authorization: None,
+        key_is_checked: false,
         body: body.as_bytes(),
     })
 }

@@ -30,6 +30,8 @@ use crate::config::{Expiry, KeyConfig, KeyHash};
 
 /// Where a client may send its key beside `Authorization: Bearer`, as clients of other APIs do.
 pub const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// Where a client's key may be; no worker gets them where there are keys.
+pub const KEY_HEADERS: [HeaderName; 2] = [header::AUTHORIZATION, X_API_KEY];
 
 /// A key that is served.
 #[derive(Debug)]

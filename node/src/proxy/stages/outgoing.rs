@@ -1,11 +1,11 @@
 //! What goes to a worker of what a client sent.
 
 use http::request::Parts;
-use http::{HeaderValue, Uri, header};
+use http::{HeaderValue, Uri};
 
 use crate::http::worker_body::WorkerBody;
 use crate::http::{headers, hops};
-use crate::tenants::X_API_KEY;
+use crate::tenants::KEY_HEADERS;
 use crate::upstream::attempt::Outgoing;
 
 /// The request as every worker gets it; a client's key, where there are keys, is for this replica only.
@@ -13,8 +13,9 @@ pub(super) fn outgoing(head: Parts, body: WorkerBody, id: &HeaderValue, has_key:
     let mut headers = head.headers;
     headers::clean_request(&mut headers);
     if has_key {
-        headers.remove(header::AUTHORIZATION);
-        headers.remove(X_API_KEY);
+        for name in KEY_HEADERS {
+            headers.remove(name);
+        }
     }
     headers.insert(headers::REQUEST_ID, id.clone());
     hops::sign(&mut headers);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{Method, header};
+use http::Method;
 use tokio::time::Instant;
 
 use super::accepted::{Accepted, Admitted};
@@ -259,11 +259,7 @@ impl Read {
             headers: &head.headers,
             model: self.query.pool.model(),
             tenant: tenant.map_or(&b""[..], |(name, _)| name),
-            // Without keys it is not checked before a worker does that; with them it is this replica's alone.
-            authorization: match caller {
-                Caller::Anybody => head.headers.get(header::AUTHORIZATION),
-                Caller::Keyed(_) | Caller::Tenant(_) => None,
-            },
+            key_is_checked: self.key.is_some(),
             body: &self.body.bytes,
         }
     }
