@@ -14,7 +14,7 @@ use grapevine_tests::invariants;
 use grapevine_tests::keys::KeyFile;
 use grapevine_tests::wait::{LIMIT, eventually};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::admission;
 use crate::errors::assert_error;
@@ -375,6 +375,30 @@ async fn an_id_that_a_client_chose_stays_its_tenants() {
 
 /// A request that waits for the one worker that holds a response does not move to others, which do not hold
 /// it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_is_read_and_cancelled_while_every_place_is_taken() {
+    let plan = Plan::default().set("limits.requests", "1");
+    let house = House::of(plan, vec![chat::paced(Duration::from_millis(20))]).await;
+    let made = http1::post(house.data(), PATH, &asked("x")).await;
+    let made = made.json::<Value>();
+    let id = made["id"].as_str().expect("an id");
+    let body = chat::streamed("held", 4_000);
+    let mut held = chat::Stream::open(house.data(), &body)
+        .await
+        .expect("accepted");
+    held.read_events(1).await.expect("it has begun");
+    let path = format!("{PATH}/{id}");
+    let cancel = format!("{path}/cancel");
+    // That it cannot be cancelled is the worker's word.
+    for (method, path, status) in [("GET", &path, 200), ("POST", &cancel, 400)] {
+        let answer = http1::exchange(house.data(), method, path, &[], b"");
+        let answer = timeout(LIMIT, answer).await.expect("it waits for a place");
+        assert_eq!(answer.head.status, status, "{method}: {}", answer.text());
+    }
+    held.leave(false);
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_looks_bad_is_waited_for() {
     let plan = Plan::default()

@@ -94,6 +94,8 @@ pub struct Ask {
     by: Instant,
     /// Bytes of its body that it holds while it waits.
     bytes: u64,
+    /// It is about a response that is there, and has nothing computed.
+    only_reads: bool,
 }
 
 /// A request that was let in.
@@ -156,6 +158,15 @@ impl Ask {
     /// How urgent it is.
     pub fn class(&self) -> Priority {
         self.claim.class
+    }
+
+    /// The same for a request about a response that is there: it waits for nobody's computing, and to cancel may be what
+    /// makes room.
+    pub fn that_only_reads(self) -> Self {
+        Self {
+            only_reads: true,
+            ..self
+        }
     }
 
     /// The same after so long a time in which it did not wait here, but read its body: only waiting wears patience.
@@ -250,6 +261,7 @@ impl Admission {
             bytes_per_token,
             by: self.patience(deadline),
             bytes: 0,
+            only_reads: false,
         }
     }
 
@@ -276,37 +288,43 @@ impl Admission {
         ask: &Ask,
         models: usize,
     ) -> Result<Admitted, AdmissionRefused> {
+        let beside = ask.only_reads.then(|| self.permits.beside()).flatten();
         let (mut seat, quota) = match key {
-            Some(key) => self.within_limits(key, ask)?,
+            Some(key) => self.within_limits(key, ask, beside.is_some())?,
             None => (None, None),
         };
         self.permits
             .serve(u32::try_from(models).unwrap_or(u32::MAX));
-        let queued = match self.permits.take_unread() {
-            Some(()) => None,
-            None => match self
-                .queue(key, ask, self.permits.wait_unread(self.wait(ask)))
-                .await
-            {
-                Ok(waited) => Some(waited),
-                Err(Refused { error, queued }) => {
-                    return Err(AdmissionRefused {
-                        error,
-                        quota,
-                        queued,
-                    });
-                }
-            },
+        let queued = match beside {
+            Some(_) => Ok(None),
+            None => self.at_door(key, ask).await,
         };
+        let queued = queued.map_err(|Refused { error, queued }| AdmissionRefused {
+            error,
+            quota,
+            queued,
+        })?;
         if let Some(seat) = &mut seat {
             seat.admitted();
         }
         self.parts.metrics.count(ask.class(), Verdict::Admitted);
         Ok(Admitted {
-            permit: self.permits.permit(seat),
+            permit: self.permits.permit(seat, beside),
             queued,
             quota,
         })
+    }
+
+    async fn at_door(
+        &self,
+        key: Option<&Arc<ApiKey>>,
+        ask: &Ask,
+    ) -> Result<Option<Duration>, Refused> {
+        if self.permits.take_unread().is_some() {
+            return Ok(None);
+        }
+        let turn = self.permits.wait_unread(self.wait(ask));
+        self.queue(key, ask, turn).await.map(Some)
     }
 
     /// Makes the place of a request that was read one of its model, at once or after a wait, and says how long it
@@ -398,14 +416,16 @@ impl Admission {
         (placed, waiting.waited())
     }
 
+    /// `beside`: it is none of the requests at once, of which the tenant may have so many.
     fn within_limits(
         &self,
         key: &Arc<ApiKey>,
         ask: &Ask,
+        beside: bool,
     ) -> Result<(Option<Seat>, Option<Quota>), Limited> {
         let others = &*self.parts.others;
         let (seat, here) = key.tenant().enter();
-        if let Some(most) = key.requests_max() {
+        if let Some(most) = key.requests_max().filter(|_| !beside) {
             let elsewhere = match key.is_cluster_wide() {
                 true => others.requests(key.tenant().number()),
                 false => 0,

@@ -8,6 +8,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
 use super::model_queues::{ModelQueues, Wait};
 use super::places::{Holder, Places, Turn};
 use super::queue::Claim;
@@ -26,14 +28,21 @@ pub(super) struct Permits {
     pub(super) at_models: ModelQueues,
     /// Requests that have one and wait for a worker, by what workers they may have.
     pub(super) at_workers: ModelQueues,
+    /// Beside the places: requests that have nothing computed.
+    beside: Arc<Semaphore>,
 }
+
+/// Requests at once that need no place. More of them wait for one as others do.
+const BESIDE_MAX: usize = 64;
 
 /// A place among the requests in progress; given back on drop.
 #[derive(Debug)]
 pub struct Permit {
     permits: Arc<Permits>,
-    /// None while it waits for a place of its model.
+    /// None while it waits for a place of its model, and for a request that goes on without one.
     holder: Option<Holder>,
+    /// What bounds those that never waited for a place.
+    _beside: Option<OwnedSemaphorePermit>,
     /// The request's place among those of its tenant.
     _seat: Option<Seat>,
 }
@@ -60,7 +69,13 @@ impl Permits {
             door,
             at_models,
             at_workers,
+            beside: Arc::new(Semaphore::new(BESIDE_MAX)),
         }
+    }
+
+    /// Room for a request that needs no place.
+    pub(super) fn beside(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.beside).try_acquire_owned().ok()
     }
 
     /// So many places from now on.
@@ -107,11 +122,16 @@ impl Permits {
         }
     }
 
-    /// The permit of a place that was taken.
-    pub(super) fn permit(self: &Arc<Self>, seat: Option<Seat>) -> Permit {
+    /// The permit of a place that was taken, or of a request that needs none.
+    pub(super) fn permit(
+        self: &Arc<Self>,
+        seat: Option<Seat>,
+        beside: Option<OwnedSemaphorePermit>,
+    ) -> Permit {
         Permit {
             permits: Arc::clone(self),
-            holder: Some(Holder::Reading),
+            holder: beside.is_none().then_some(Holder::Reading),
+            _beside: beside,
             _seat: seat,
         }
     }

@@ -215,6 +215,34 @@ async fn a_tenants_requests_are_counted_over_the_cluster() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_has_nothing_computed_waits_for_no_place_up_to_a_bound() {
+    let door = door(1, 1);
+    let key = keys("max_requests = 1\nrequests_per_minute = 1000");
+    let model: Arc<str> = "m".into();
+    let _held = door.admit(Some(&key)).await.expect("room");
+    let reads = door.ask(Some(&key), None).that_only_reads();
+    let mut beside = Vec::new();
+    for _ in 0..64 {
+        let admitted = door.admission.admit(Some(&key), &reads, 1).await;
+        let mut admitted = admitted.expect("beside the one");
+        assert_eq!(admitted.queued, None);
+        assert!(admitted.quota.is_some(), "the rate holds for it");
+        door.admission.enter_at_once(&mut admitted.permit, &model);
+        beside.push(admitted);
+    }
+    let refused = door.admission.admit(Some(&key), &reads, 1).await;
+    let refused = refused.expect_err("beyond the bound it is as any other");
+    assert_eq!(refused.error.kind, ErrorKind::RateLimited);
+    let reads = door.ask(None, None).that_only_reads();
+    let mut waits = Box::pin(door.admission.admit(None, &reads, 1));
+    assert!(poll_once(waits.as_mut()).is_none());
+    drop(waits);
+    drop(beside);
+    assert_eq!(door.admission.in_progress(), 0);
+    assert!(door.admission.admit(None, &reads, 1).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_rate_is_kept_and_told() {
     let door = door(10, 0);
     let key = keys("requests_per_minute = 2");

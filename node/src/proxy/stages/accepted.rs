@@ -71,6 +71,10 @@ impl Accepted {
             length,
             self.deadline,
         );
+        let waits_by = match self.endpoint {
+            Endpoint::Response => waits_by.that_only_reads(),
+            _ => waits_by,
+        };
         record.key = key.cloned();
         record.tenant = key.map(|key| Arc::clone(key.tenant()));
         record.priority = waits_by.class();
