@@ -285,6 +285,23 @@ async fn keys_and_pages_are_checked_before_a_worker_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_key_for_other_models_does_not_learn_the_only_ones_name() {
+    let mut file = KeyFile::new();
+    let other = file.add("other", "models = [\"other\"]").await;
+    let own = file.add("own", &format!("models = [\"{MODEL}\"]")).await;
+    let house = House::of(file.plan(), vec![quick()]).await;
+    let bearer = format!("Bearer {other}");
+    let answer = ask(&house, PATH, &[("authorization", &bearer)]).await;
+    assert_error(&answer, 403, "permission_denied");
+    assert!(!answer.text().contains(MODEL), "{}", answer.text());
+    assert!(house.workers[0].log().is_empty(), "a worker was asked");
+    let bearer = format!("Bearer {own}");
+    drop(open(&house, PATH, &[("authorization", &bearer)]).await);
+    freed(&house.workers).await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_session_goes_to_no_model_that_its_key_may_not_have() {
     let mut file = KeyFile::new();
     let bound = file.add("bound", "models = [\"fake-model\"]").await;

@@ -481,9 +481,8 @@ impl Proxy {
         let cors = self.cors.now();
         let cors = (*cors).as_ref();
         let is_allowed = |origin: &HeaderValue| cors.is_some_and(|cors| cors.allows(origin));
-        let fleet = self.dispatch.cluster.fleet();
         let refusals = &self.dispatch.metrics.refusals;
-        let opening = self.sessions.opening(head, is_allowed, &fleet, refusals);
+        let opening = self.sessions.opening(head, is_allowed, refusals);
         opening.map(Some)
     }
 

@@ -27,7 +27,6 @@ use url::form_urlencoded;
 
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
-use crate::cluster::Fleet;
 use crate::config::RealtimeConfig;
 use crate::http::handshake;
 use crate::live::Live;
@@ -43,8 +42,8 @@ pub struct Sessions {
 /// A client's handshake that may be passed on.
 #[derive(Debug)]
 pub(super) struct Opening {
-    /// What the query asks for.
-    pub(super) model: String,
+    /// What the query asks for, if it names one.
+    model: Option<String>,
     /// What makes its key: the client's random one.
     nonce: String,
     /// What a worker must answer to it.
@@ -73,13 +72,12 @@ impl Sessions {
     /// origin may ask.
     ///
     /// # Errors
-    /// 501 where sessions are off, 400 for what is no handshake or names no model where there are several, 403 for a
-    /// page that may not ask, 503 with too many sessions.
+    /// 501 where sessions are off, 400 for what is no handshake, 403 for a page that may not ask, 503 with too many
+    /// sessions.
     pub(super) fn opening(
         &self,
         head: &Parts,
         is_allowed: impl Fn(&HeaderValue) -> bool,
-        fleet: &Fleet,
         refusals: &RefusalMetrics,
     ) -> Result<Opening, ApiError> {
         if !self.config.look().enabled {
@@ -88,10 +86,7 @@ impl Sessions {
         }
         let handshake = handshake::read(head)?;
         check_origin(head, is_allowed)?;
-        let model = match named_model(head.uri.query())? {
-            Some(model) => model,
-            None => only_model(fleet)?,
-        };
+        let model = named_model(head.uri.query())?;
         let Ok(place) = Arc::clone(&self.room).try_acquire_owned() else {
             refusals.limit_reached("realtime_sessions");
             let message = "this replica has too many sessions; try again";
@@ -112,7 +107,8 @@ impl Sessions {
 }
 
 impl Opening {
-    /// The body of a request that would be placed as this session is.
+    /// The body of a request that would be placed as this session is. One that names no model is told no name, so neither
+    /// is its client.
     pub(super) fn as_body(&self) -> Vec<u8> {
         let body = serde_json::json!({ "model": self.model, "prompt": self.nonce });
         body.to_string().into_bytes()
@@ -152,21 +148,6 @@ fn named_model(query: Option<&str>) -> Result<Option<String>, ApiError> {
     }
     let model = model.map(|(_, model)| model.into_owned());
     Ok(model.filter(|model| !model.is_empty()))
-}
-
-fn only_model(fleet: &Fleet) -> Result<String, ApiError> {
-    let mut models = fleet.models();
-    match (models.next(), models.next()) {
-        (Some(only), None) => Ok(only.to_owned()),
-        (None, _) => Err(ApiError::new(
-            ErrorKind::NoWorker,
-            "no worker has reported yet which models it serves; try again",
-        )),
-        _ => Err(ApiError::invalid(
-            "model",
-            "several models are served: name one, as /v1/realtime?model=NAME",
-        )),
-    }
 }
 
 /// The target of a session, with the model's own name where the client wrote an alias.
