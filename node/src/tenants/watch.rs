@@ -1,24 +1,33 @@
 //! Follows the file of keys: a changed one is read and, if it is good, takes the old one's place.
+//!
+//! A file that is being written may end anywhere: behind a key's hash and before its models and limits it would be good,
+//! and let its client do anything. So it is read once it has stayed the same for a moment, and counts if it is still the
+//! same afterwards.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::Signal;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::Keys;
-use crate::config::{ConfigError, read_keys};
+use crate::config::{ConfigError, KeyConfig, read_keys};
 use crate::metrics::ResultLabels;
 use crate::shutdown::Phase;
 use crate::tls::Files;
+
+/// For so long a changed file has to stay the same before it is read.
+const STILL: Duration = Duration::from_millis(200);
 
 /// A file of keys and the list that follows it.
 pub struct Watch {
     keys: Arc<Keys>,
     path: PathBuf,
     seen: Files,
+    /// It is to be read as soon as it stays the same.
+    is_due: bool,
 }
 
 impl Watch {
@@ -29,7 +38,12 @@ impl Watch {
     pub fn open(keys: Arc<Keys>, path: PathBuf) -> Result<Self, ConfigError> {
         let seen = Files::seen("keys", vec![path.clone()]);
         keys.set(read_keys(&path)?, Instant::now());
-        Ok(Self { keys, path, seen })
+        Ok(Self {
+            keys,
+            path,
+            seen,
+            is_due: false,
+        })
     }
 
     /// Follows the file until the replica ends: it is looked at every `pause`, and read at each SIGHUP.
@@ -39,14 +53,13 @@ impl Watch {
         loop {
             let is_asked = tokio::select! {
                 () = phase.closed() => return,
-                _ = ticks.tick() => false,
+                () = sleep(STILL), if self.is_due => false,
+                _ = ticks.tick(), if !self.is_due => false,
                 Some(()) = hangups.recv() => true,
             };
             // A network file system may take its time.
             let looked = spawn_blocking(move || {
-                if self.seen.changed() || is_asked {
-                    self.read();
-                }
+                self.look(is_asked, read_keys);
                 self
             });
             match looked.await {
@@ -59,8 +72,26 @@ impl Watch {
         }
     }
 
-    fn read(&self) {
-        let result = match read_keys(&self.path) {
+    fn look(
+        &mut self,
+        is_asked: bool,
+        read: impl FnOnce(&Path) -> Result<Vec<KeyConfig>, ConfigError>,
+    ) {
+        let has_changed = self.seen.changed();
+        self.is_due |= has_changed || is_asked;
+        if has_changed || !self.is_due {
+            return;
+        }
+        let read = read(&self.path);
+        // What changed meanwhile is read again.
+        self.is_due = self.seen.changed();
+        if !self.is_due {
+            self.adopt(read);
+        }
+    }
+
+    fn adopt(&self, read: Result<Vec<KeyConfig>, ConfigError>) {
+        let result = match read {
             Ok(configs) => {
                 tracing::info!(keys = configs.len(), "the file of keys was read again");
                 self.keys.set(configs, Instant::now());
@@ -73,5 +104,65 @@ impl Watch {
         };
         let labels = ResultLabels { result };
         self.keys.metrics.loads.get_or_create(&labels).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, HeaderValue};
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::tenants::metrics::TenantMetrics;
+    use crate::tenants::secret;
+
+    /// What the key may ask for, if it is known.
+    fn may(keys: &Keys, model: &str) -> Option<bool> {
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", HeaderValue::from_static("Bearer k"));
+        let key = keys.caller(&headers).ok()??;
+        Some(key.may_ask_for(Some(model)))
+    }
+
+    #[tokio::test]
+    async fn a_file_counts_only_once_it_stays_the_same() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("keys.toml");
+        let write = |text: &str| std::fs::write(&path, text).expect("written");
+        let other = secret::hash_of(b"other");
+        let former = format!("[[key]]\nname = \"former\"\nhash = \"{other}\"\n");
+        write(&former);
+        let keys = Arc::new(Keys::open(
+            TenantMetrics::register(&mut Registry::default()),
+        ));
+        let mut watch = Watch::open(Arc::clone(&keys), path.clone()).expect("good");
+
+        let hash = secret::hash_of(b"k");
+        let cut = format!("{former}[[key]]\nname = \"new\"\nhash = \"{hash}\"\n");
+        let whole = format!("{cut}models = [\"small\"]\n");
+        write(&cut);
+        watch.look(true, |_| panic!("it has just changed"));
+        // The rest is written while it is read.
+        watch.look(false, |path| {
+            let read = read_keys(path);
+            write(&whole);
+            read
+        });
+        assert_eq!(may(&keys, "large"), None, "half of its entry counts");
+        watch.look(false, read_keys);
+        assert_eq!(may(&keys, "large"), Some(false));
+        assert_eq!(may(&keys, "small"), Some(true));
+        watch.look(false, |_| panic!("nothing is new"));
+        // An operator who asks has it read, and a removed file changes nothing.
+        std::fs::remove_file(&path).expect("removed");
+        watch.look(false, |_| panic!("it has just changed"));
+        watch.look(false, read_keys);
+        assert_eq!(may(&keys, "small"), Some(true));
+        let mut is_read = false;
+        watch.look(true, |path| {
+            is_read = true;
+            read_keys(path)
+        });
+        assert!(is_read);
     }
 }
