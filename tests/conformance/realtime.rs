@@ -404,6 +404,22 @@ async fn no_valid_handshake_no_tunnel() {
         let plain = http1::exchange(house.data(), "GET", PATH, headers, b"").await;
         assert_error(&plain, 400, "invalid_request");
     }
+    let key = generate_key();
+    let old = [
+        ("connection", "Upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-version", "8"),
+        ("sec-websocket-key", key.as_str()),
+    ];
+    let old = http1::exchange(house.data(), "GET", PATH, &old, b"").await;
+    assert_error(&old, 426, "upgrade_required");
+    for (name, value) in [
+        ("connection", "Upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-version", "13"),
+    ] {
+        assert_eq!(old.head.header(name), Some(value), "{name}");
+    }
     let posted = http1::exchange(house.data(), "POST", PATH, &[], b"{}").await;
     assert_eq!(posted.head.status, 405);
     assert!(house.workers[0].log().is_empty(), "a worker was asked");

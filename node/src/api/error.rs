@@ -32,6 +32,8 @@ pub enum ErrorKind {
     NotFound,
     /// What is asked for is switched off here.
     NotImplemented,
+    /// A WebSocket of another version than the one that is known here.
+    UpgradeRequired,
     /// The client's body stalled.
     RequestTimeout,
     /// The body is above the limit.
@@ -64,7 +66,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// Every kind.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::InvalidRequest,
         Self::Unauthorized,
         Self::InvalidApiKey,
@@ -74,6 +76,7 @@ impl ErrorKind {
         Self::MethodNotAllowed,
         Self::NotFound,
         Self::NotImplemented,
+        Self::UpgradeRequired,
         Self::RequestTimeout,
         Self::TooLarge,
         Self::UnsupportedEncoding,
@@ -100,6 +103,7 @@ impl ErrorKind {
             Self::ModelNotFound | Self::NotFound => StatusCode::NOT_FOUND,
             Self::NotImplemented => StatusCode::NOT_IMPLEMENTED,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::UpgradeRequired => StatusCode::UPGRADE_REQUIRED,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -127,6 +131,7 @@ impl ErrorKind {
             | Self::NotFound
             | Self::NotImplemented
             | Self::MethodNotAllowed
+            | Self::UpgradeRequired
             | Self::RequestTimeout
             | Self::TooLarge
             | Self::UnsupportedEncoding
@@ -155,6 +160,7 @@ impl ErrorKind {
             Self::MethodNotAllowed => "method_not_allowed",
             Self::NotFound => "not_found",
             Self::NotImplemented => "not_implemented",
+            Self::UpgradeRequired => "upgrade_required",
             Self::RequestTimeout => "request_timeout",
             Self::TooLarge => "request_too_large",
             Self::UnsupportedEncoding => "unsupported_content_encoding",
@@ -390,6 +396,13 @@ impl ApiError {
             let identity = HeaderValue::from_static("identity");
             headers.insert(header::ACCEPT_ENCODING, identity);
         }
+        if self.kind == ErrorKind::UpgradeRequired {
+            // RFC 9110, section 15.5.22, and RFC 6455, section 4.4: names the protocol, and its version.
+            headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+            headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+            let version = HeaderValue::from_static("13");
+            headers.insert(header::SEC_WEBSOCKET_VERSION, version);
+        }
         response
     }
 }
@@ -407,7 +420,7 @@ pub fn retry_after(status: StatusCode) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    const ALL: [ErrorKind; 23] = [
+    const ALL: [ErrorKind; 24] = [
         ErrorKind::InvalidRequest,
         ErrorKind::Unauthorized,
         ErrorKind::InvalidApiKey,
@@ -417,6 +430,7 @@ mod tests {
         ErrorKind::MethodNotAllowed,
         ErrorKind::NotFound,
         ErrorKind::NotImplemented,
+        ErrorKind::UpgradeRequired,
         ErrorKind::RequestTimeout,
         ErrorKind::TooLarge,
         ErrorKind::UnsupportedEncoding,

@@ -26,7 +26,7 @@ pub(crate) struct Handshake {
 /// Reads a client's handshake.
 ///
 /// # Errors
-/// 400 for anything else, over HTTP/2 too: it has another way (RFC 8441), which is not offered.
+/// 426 for another version, 400 for anything else, over HTTP/2 too: it has another way (RFC 8441), which is not offered.
 pub(crate) fn read(head: &Parts) -> Result<Handshake, ApiError> {
     let refused = |what| Err(ApiError::new(ErrorKind::InvalidRequest, what));
     let headers = &head.headers;
@@ -40,7 +40,8 @@ pub(crate) fn read(head: &Parts) -> Result<Handshake, ApiError> {
         .get(header::SEC_WEBSOCKET_VERSION)
         .is_none_or(|version| version != "13")
     {
-        return refused("Sec-WebSocket-Version must be 13");
+        let message = "Sec-WebSocket-Version must be 13";
+        return Err(ApiError::new(ErrorKind::UpgradeRequired, message));
     }
     let has_body = headers
         .get(header::CONTENT_LENGTH)
@@ -129,7 +130,11 @@ mod tests {
             let mut pairs = GOOD.to_vec();
             pairs.remove(missing);
             let error = client(&pairs).expect_err(name);
-            assert_eq!(error.kind, ErrorKind::InvalidRequest);
+            let expected = match *name {
+                "sec-websocket-version" => ErrorKind::UpgradeRequired,
+                _ => ErrorKind::InvalidRequest,
+            };
+            assert_eq!(error.kind, expected, "{name}");
         }
         for (name, value) in [
             ("connection", "keep-alive"),
