@@ -45,6 +45,8 @@ pub(super) fn of_live(config: &Config) -> Vec<Problem> {
     sizes(config, &mut checks);
     tls(config, &mut checks);
     cors(config, &mut checks);
+    // New workers have to fit the rule by which this replica connects.
+    workers(config, &mut checks);
     discovery(config, &mut checks);
     checks.problems
 }

@@ -616,6 +616,20 @@ fn what_is_read_again_has_to_fit_what_stays() {
         .is_whole()
         .expect_err("a larger answer than all of them");
     assert!(error.to_string().contains("cache.entry_bytes"), "{error}");
+
+    // A new worker where the running rule lets this replica connect to nothing.
+    let mut current = config("workers.allow = [\"10.0.0.0/16\"]");
+    let followed = current.follow(&config(
+        "workers.allow = [\"10.1.0.0/16\"]\n[[worker]]\nurl = \"http://10.1.0.5:8000\"",
+    ));
+    assert_eq!(followed.waiting, ["workers.allow"]);
+    let error = current.is_whole().expect_err("it cannot be reached");
+    assert!(
+        error
+            .to_string()
+            .contains("10.1.0.5 is not in workers.allow"),
+        "{error}"
+    );
 }
 
 #[test]
