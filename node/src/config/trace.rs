@@ -9,8 +9,9 @@ use super::types::{Collector, OtlpProtocol};
 section! {
     /// OpenTelemetry traces by OTLP, over HTTP (protobuf) or gRPC. Off until an endpoint is set.
     ///
-    /// Spans hold no prompts and no answers. Headers for the collector: the variable OTEL_EXPORTER_OTLP_HEADERS.
-    /// No other variable of OpenTelemetry changes where or how spans are sent.
+    /// Spans hold no prompts and no answers. Headers for the collector: the variable OTEL_EXPORTER_OTLP_TRACES_HEADERS,
+    /// else OTEL_EXPORTER_OTLP_HEADERS. Of OpenTelemetry's other variables OTEL_RESOURCE_ATTRIBUTES and those of the form
+    /// OTEL_SPAN_*_COUNT_LIMIT count for what a span holds; none changes where or how spans are sent.
     [trace] TraceConfig {
         /// Where spans are sent, such as "http://collector:4318"; without a path, /v1/traces is added. For grpc such as
         /// "http://collector:4317" or "collector:4317", without a path; https with the system's authorities.
@@ -38,8 +39,8 @@ section! {
     /// Metrics by OpenTelemetry's OTLP, besides what scrapers get. Off until an endpoint is set.
     ///
     /// Names, labels and values are those of /metrics, and `service.name` is that of [trace]. Headers for the collector:
-    /// the variable OTEL_EXPORTER_OTLP_METRICS_HEADERS, else OTEL_EXPORTER_OTLP_HEADERS. No other variable of
-    /// OpenTelemetry changes where or how metrics are sent.
+    /// the variable OTEL_EXPORTER_OTLP_METRICS_HEADERS, else (also where it is empty) OTEL_EXPORTER_OTLP_HEADERS. No other
+    /// variable of OpenTelemetry changes where or how metrics are sent.
     [metrics_export] MetricsExportConfig {
         /// Where metrics are sent, such as "http://collector:4318"; without a path, /v1/metrics is added. For grpc such as
         /// "http://collector:4317" or "collector:4317", without a path; https with the system's authorities.

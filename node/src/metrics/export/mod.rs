@@ -28,7 +28,8 @@ use crate::config::{Collector, MetricsExportConfig};
 use crate::otlp::{self, Client, Signal};
 use crate::shutdown::Phase;
 
-/// Variables with headers for the collector; the first one that is set counts.
+/// Variables with headers for the collector; the first one that is set counts. An empty one is as none, as OpenTelemetry
+/// has it.
 const HEADERS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_METRICS_HEADERS",
     "OTEL_EXPORTER_OTLP_HEADERS",
@@ -61,8 +62,17 @@ pub struct Exporter {
     scope: Arc<Scope>,
     starts: Arc<Mutex<Starts>>,
     metrics: ExportMetrics,
-    /// The last message was taken whole; a change is worth a line in the log.
+    /// The last export was taken whole; a change is worth a line in the log.
     works: bool,
+}
+
+/// What a collector took of one export.
+#[derive(Debug, Default)]
+struct Taken {
+    points: u64,
+    refused: u64,
+    /// What it said when it refused some first.
+    why: String,
 }
 
 /// What a message came to that was not taken.
@@ -97,7 +107,7 @@ impl Exporter {
         Ok(Some(Self {
             client,
             target: Signal::Metrics.target(config.protocol, endpoint),
-            headers: headers()?,
+            headers: headers(|name| std::env::var(name).ok())?,
             interval: config.interval,
             scope: Arc::new(Scope::of(&otlp::resource(service_name, replica))),
             starts: Arc::new(Mutex::new(Starts::new(nanos_now()))),
@@ -126,10 +136,11 @@ impl Exporter {
 
     async fn export(&mut self, open: String) {
         let mut messages = self.messages(open).await.into_iter();
+        let mut taken = Taken::default();
         for message in messages.by_ref() {
             let points = message.points;
             match self.send(message).await {
-                Ok(partly) => self.taken(points, partly),
+                Ok(partly) => self.take(points, partly, &mut taken),
                 Err(error) => {
                     // The others would fail alike, and take as long.
                     let left: u64 = messages.map(|message| message.points).sum();
@@ -141,6 +152,7 @@ impl Exporter {
                 }
             }
         }
+        self.judge(taken);
     }
 
     /// With a thousand workers this is some tenths of a second of work, for which gossip does not wait.
@@ -155,17 +167,31 @@ impl Exporter {
         translated.await.unwrap_or_default()
     }
 
-    fn taken(&mut self, points: u64, partly: ExportMetricsPartialSuccess) {
+    /// Counts what became of one message.
+    fn take(&self, points: u64, partly: ExportMetricsPartialSuccess, taken: &mut Taken) {
         let refused = u64::try_from(partly.rejected_data_points).unwrap_or(0);
         let refused = refused.min(points);
         self.metrics.count("sent", points - refused);
         self.metrics.count("refused", refused);
-        if refused == 0 {
-            if !std::mem::replace(&mut self.works, true) {
-                tracing::info!("the metrics collector accepts metrics again");
-            }
-        } else if std::mem::replace(&mut self.works, false) {
-            let why = partly.error_message;
+        if taken.refused == 0 {
+            taken.why = partly.error_message;
+        }
+        taken.points += points;
+        taken.refused += refused;
+    }
+
+    /// Of a whole export: what a collector refuses may be in any one of its messages, and in the same one each time.
+    fn judge(&mut self, taken: Taken) {
+        let Taken {
+            points,
+            refused,
+            why,
+        } = taken;
+        let works = refused == 0;
+        let worked = std::mem::replace(&mut self.works, works);
+        if works && !worked {
+            tracing::info!("the metrics collector accepts metrics again");
+        } else if !works && worked {
             tracing::warn!(
                 refused,
                 points,
@@ -197,10 +223,12 @@ impl Exporter {
     }
 }
 
-fn headers() -> anyhow::Result<HeaderMap> {
+/// `read` gives a variable that is set.
+fn headers(read: impl Fn(&str) -> Option<String>) -> anyhow::Result<HeaderMap> {
     let mut set = HEADERS
         .into_iter()
-        .filter_map(|name| Some((name, std::env::var(name).ok()?)));
+        .filter_map(|name| Some((name, read(name)?)))
+        .filter(|(_, list)| !list.trim().is_empty());
     let Some((name, list)) = set.next() else {
         return Ok(HeaderMap::new());
     };

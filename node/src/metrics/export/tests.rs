@@ -104,16 +104,66 @@ async fn points_are_counted_by_what_the_collector_says() {
     }
 }
 
+/// What fills three messages.
+fn long() -> String {
+    let mut open = "# HELP b B.\n# TYPE b gauge\n".to_owned();
+    for number in 0..2_500 {
+        open.push_str(&format!("b{{n=\"{number}\"}} 1\n"));
+    }
+    open
+}
+
+#[tokio::test]
+async fn what_one_message_of_an_export_is_refused_for_is_told_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let (mut exporter, metrics) = exporter(address);
+    let partly = ExportMetricsServiceResponse {
+        partial_success: Some(ExportMetricsPartialSuccess {
+            rejected_data_points: 1,
+            error_message: "not this".to_owned(),
+        }),
+    };
+    let partly = partly.encode_to_vec();
+    for (refuses, works) in [(true, false), (true, false), (false, true)] {
+        let first = if refuses { &partly[..] } else { &[] };
+        let collector = async {
+            for answer in [first, &[], &[]] {
+                take(&listener, "200 OK", answer).await;
+            }
+        };
+        tokio::join!(exporter.export(long()), collector);
+        assert_eq!(exporter.works, works);
+    }
+    assert_eq!(counted(&metrics), [7_498, 2, 0]);
+}
+
+#[test]
+fn an_empty_variable_is_as_none() {
+    let read = |own: Option<&'static str>| {
+        headers(move |name| match name {
+            "OTEL_EXPORTER_OTLP_METRICS_HEADERS" => own.map(str::to_owned),
+            _ => Some("x=general".to_owned()),
+        })
+    };
+    for (own, expected) in [
+        (None, "general"),
+        (Some(""), "general"),
+        (Some(" "), "general"),
+        (Some("x=own"), "own"),
+    ] {
+        assert_eq!(read(own).expect("a list")["x"], expected, "{own:?}");
+    }
+    assert!(headers(|_| Some(String::new())).expect("none").is_empty());
+}
+
 #[tokio::test]
 async fn a_collector_that_is_silent_or_gone_takes_one_time_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let (mut exporter, metrics) = exporter(address);
-    // More than one message: the others are not tried.
-    let mut open = "# HELP b B.\n# TYPE b gauge\n".to_owned();
-    for number in 0..2_500 {
-        open.push_str(&format!("b{{n=\"{number}\"}} 1\n"));
-    }
+    // The messages behind the first one are not tried.
+    let open = long();
     exporter.export(open.clone()).await;
     assert_eq!(counted(&metrics), [0, 0, 2_500]);
     drop(listener);
