@@ -357,6 +357,11 @@ impl Admission {
         self.permits.change(permit, model);
     }
 
+    /// Requests wait to be read.
+    pub fn is_crowded(&self) -> bool {
+        !self.permits.door.is_empty()
+    }
+
     /// Requests in progress, as far as their models are known.
     pub fn in_progress(&self) -> u32 {
         self.permits.held().iter().map(|(_, held)| held).sum()

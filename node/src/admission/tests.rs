@@ -400,8 +400,10 @@ async fn while_bodies_are_read_slowly_the_next_waits_at_the_door_unread() {
         let admitted = door.admission.admit(None, &ask, 2).await;
         reading.push(admitted.expect("a place to be read"));
     }
+    assert!(!door.admission.is_crowded());
     let mut next = Box::pin(door.admission.admit(None, &ask, 2));
     assert!(poll_once(next.as_mut()).is_none());
+    assert!(door.admission.is_crowded());
     // One was read: it waits for its model without a place, so that the next is read.
     let mut read = reading.pop().expect("four");
     let mut entering = Box::pin(door.admission.enter(&mut read.permit, None, &large, &ask));

@@ -118,7 +118,7 @@ section! {
         first_byte: Duration = secs(10), in ms(1)..=HOUR, live now;
         /// From the first byte of a request to the end of its head.
         header: Duration = secs(15), in ms(1)..=HOUR, flag "header-read-timeout-secs" Secs, live now;
-        /// How long a request's body may stay below 1 KiB a second; then 408.
+        /// How long a body may stay below 1 KiB a second, or below 64 KiB a second while others wait to be read; then 408.
         body_progress: Duration = secs(30), in ms(1)..=HOUR, live now;
         /// How long a client's connection may stay open between two requests.
         ///

@@ -1,6 +1,7 @@
 //! Reads a request's body: bounded, at a pace that a drip does not keep, into one buffer where its length is known.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,14 +12,12 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
 use super::inflate::{Fault, Inflater, SLICE_BYTES};
+use super::pace::Pace;
 use crate::admission::byte_budget::{ByteBudget, Reserved};
 use crate::api::endpoint::Form;
 use crate::api::error::{ApiError, ErrorKind};
 use crate::config::{Coding, LimitConfig, TimeoutConfig};
 use crate::http::client_body::{self, ClientBody};
-
-/// Slowest body that is waited for, in bytes a second; below it for `progress` it ends in 408.
-const BODY_BYTES_PER_SECOND_MIN: u64 = 1024;
 
 /// Limits of one body.
 #[derive(Debug, Clone, Copy)]
@@ -45,38 +44,6 @@ impl BodyLimits {
             limit,
             progress: timeouts.body_progress,
             coding: None,
-        }
-    }
-}
-
-/// Whether a body keeps up. Looks at one stretch after the other, each at most `progress` long: a body that came fast
-/// for a while has no right to be silent for longer afterwards.
-#[derive(Debug)]
-struct Pace {
-    progress: Duration,
-    since: Instant,
-    bytes: u64,
-}
-
-impl Pace {
-    fn new(progress: Duration, now: Instant) -> Self {
-        Self {
-            progress,
-            since: now,
-            bytes: 0,
-        }
-    }
-
-    /// When it is too slow unless more comes.
-    fn deadline(&self) -> Instant {
-        self.since + self.progress
-    }
-
-    fn received(&mut self, bytes: u64, now: Instant) {
-        self.bytes += bytes;
-        let enough = BODY_BYTES_PER_SECOND_MIN as f64 * self.progress.as_secs_f64();
-        if self.bytes as f64 >= enough {
-            *self = Self::new(self.progress, now);
         }
     }
 }
@@ -221,7 +188,7 @@ impl Pieces {
 }
 
 /// Reads all of it, and inflates it where it is compressed. `look` sees all bytes so far, each time that some have come
-/// (of a compressed body only the whole), and may end it.
+/// (of a compressed body only the whole), and may end it. `is_crowded`: whether others wait to be read.
 ///
 /// # Errors
 /// What `look` returns, 413 above the limit and 503 when the budget is used up (both at once when `Content-Length`
@@ -230,6 +197,7 @@ pub async fn read(
     incoming: ClientBody,
     limits: BodyLimits,
     budget: &Arc<ByteBudget>,
+    is_crowded: impl Fn() -> bool,
     mut look: impl FnMut(&[u8]) -> Result<(), ApiError>,
 ) -> Result<HeldBody, BodyError> {
     let announced = incoming.size_hint().exact();
@@ -239,7 +207,7 @@ pub async fn read(
     if !budget.has_room(announced.unwrap_or(0)) {
         return Err(no_room());
     }
-    let pace = Pace::new(limits.progress, Instant::now());
+    let pace = Pace::new(limits.progress, Instant::now(), is_crowded);
     match limits.coding {
         None => {
             let pieces = Pieces {
@@ -266,10 +234,10 @@ async fn read_plain(
     mut incoming: ClientBody,
     limits: BodyLimits,
     mut pieces: Pieces,
-    mut pace: Pace,
+    mut pace: Pace<impl Fn() -> bool>,
     mut look: impl FnMut(&[u8]) -> Result<(), ApiError>,
 ) -> Result<HeldBody, BodyError> {
-    while let Some(bytes) = in_time(&pace, pieces.read(&mut incoming)).await? {
+    while let Some(bytes) = in_time(&mut pace, pieces.read(&mut incoming)).await? {
         pace.received(bytes as u64, Instant::now());
         if pieces.so_far().len() as u64 > limits.bytes {
             return Err(limits.too_large());
@@ -286,11 +254,11 @@ async fn read_compressed(
     mut incoming: ClientBody,
     limits: BodyLimits,
     mut inflater: Inflater,
-    mut pace: Pace,
+    mut pace: Pace<impl Fn() -> bool>,
 ) -> Result<HeldBody, BodyError> {
     let fault = |fault| limits.error_of(fault);
     let mut received = 0_u64;
-    while let Some(piece) = in_time(&pace, next_data(&mut incoming)).await? {
+    while let Some(piece) = in_time(&mut pace, next_data(&mut incoming)).await? {
         received += piece.len() as u64;
         pace.received(piece.len() as u64, Instant::now());
         if received > limits.bytes {
@@ -309,13 +277,20 @@ async fn read_compressed(
 }
 
 async fn in_time<T>(
-    pace: &Pace,
+    pace: &mut Pace<impl Fn() -> bool>,
     reading: impl Future<Output = Result<T, BodyError>>,
 ) -> Result<T, BodyError> {
-    timeout_at(pace.deadline(), reading).await.map_err(|_| {
-        let message = "the body did not arrive in time".to_owned();
-        refused(ErrorKind::RequestTimeout, "body_progress", message)
-    })?
+    let mut reading = pin!(reading);
+    loop {
+        match timeout_at(pace.deadline(), reading.as_mut()).await {
+            Ok(read) => return read,
+            Err(_) if pace.is_too_slow(Instant::now()) => {
+                let message = "the body did not arrive in time".to_owned();
+                return Err(refused(ErrorKind::RequestTimeout, "body_progress", message));
+            }
+            Err(_) => {}
+        }
+    }
 }
 
 /// The next bytes of a body; none at its end. Trailers are passed over. Cancel safe.
@@ -357,30 +332,5 @@ mod tests {
         assert!(!budget.has_room(1) && budget.has_room(0));
         drop(two);
         assert!(budget.is_unused());
-    }
-
-    /// When a body that gets these many bytes each second, in turn, is given up.
-    fn ended(each_second: impl IntoIterator<Item = u64>) -> u64 {
-        let began = Instant::now();
-        let mut pace = Pace::new(Duration::from_secs(30), began);
-        for (second, bytes) in (1..).zip(each_second) {
-            let now = began + Duration::from_secs(second);
-            if now > pace.deadline() {
-                break;
-            }
-            pace.received(bytes, now);
-        }
-        (pace.deadline() - began).as_secs()
-    }
-
-    #[test]
-    fn silence_and_drips_end_after_the_limit() {
-        assert_eq!(ended([]), 30);
-        assert_eq!(ended(vec![1; 600]), 30);
-        assert_eq!(ended(vec![1_000; 600]), 30);
-        // Enough, and then silence: a new stretch begins with the second that completed the last one.
-        assert_eq!(ended([16 << 20, 0]), 31);
-        assert_eq!(ended([vec![1_024; 60], vec![1; 600]].concat()), 90);
-        assert!(ended(vec![1_024; 600]) > 600);
     }
 }

@@ -23,6 +23,7 @@ pub mod metrics;
 pub mod model_series;
 pub mod outcome;
 mod own_words;
+mod pace;
 mod pauses;
 mod rank;
 pub mod realtime;
@@ -491,7 +492,7 @@ impl Proxy {
             cluster: &self.dispatch.cluster,
             limits: self.limits.now(),
             timeouts: self.dispatch.timeouts.now(),
-            bodies: self.dispatch.admission.bodies(),
+            admission: &self.dispatch.admission,
             quarantine: &self.dispatch.quarantine,
             failovers: &self.failovers,
             metrics: &self.dispatch.metrics,

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use http::request::Parts;
 use http::Method;
+use http::request::Parts;
 use tokio::time::Instant;
 
 use super::accepted::{Accepted, Admitted};
 use super::asked::Asked;
 use super::outgoing::outgoing;
-use crate::admission::byte_budget::ByteBudget;
 use crate::admission::{Admission, Ask};
 use crate::api::{ApiError, Endpoint};
 use crate::cache::{self, Answer as KeptAnswer, Found, ResponseCache};
@@ -37,7 +36,7 @@ pub(in crate::proxy) struct Reader<'a> {
     pub(in crate::proxy) cluster: &'a Cluster,
     pub(in crate::proxy) limits: Arc<LimitConfig>,
     pub(in crate::proxy) timeouts: Arc<TimeoutConfig>,
-    pub(in crate::proxy) bodies: &'a Arc<ByteBudget>,
+    pub(in crate::proxy) admission: &'a Admission,
     pub(in crate::proxy) quarantine: &'a Quarantine,
     pub(in crate::proxy) failovers: &'a Failovers,
     pub(in crate::proxy) metrics: &'a ProxyMetrics,
@@ -107,7 +106,9 @@ impl Admitted {
         let caller = caller(key.as_ref());
         let mut early = Early::of(endpoint, &head.headers)?;
         let look = |so_far: &[u8]| early.look(so_far, cluster, caller);
-        let body = body::read(body, limits, reader.bodies, look).await;
+        let admission = reader.admission;
+        let is_crowded = || admission.is_crowded();
+        let body = body::read(body, limits, admission.bodies(), is_crowded, look).await;
         let body = body.map_err(|refused| {
             if let Some(limit) = refused.limit {
                 metrics.refusals.limit_reached(limit);
