@@ -46,7 +46,7 @@ impl History {
             };
             samples.clone().map(of_sample).sum()
         };
-        let (prompt, cached) = self.workers.prompts(MINUTE);
+        let (prompt, cached) = self.workers.prompts(last.at, MINUTE);
         Some(Minute {
             over_s: samples.clone().map(|sample| sample.over_s).sum(),
             ended: ended(0),
@@ -114,6 +114,25 @@ mod tests {
         assert_eq!(minute.refused, 12);
         assert_eq!((minute.waiting, minute.hit_rate), (30.0, Some(0.75)));
         assert_eq!(minute.first_token, None, "the last one came earlier");
+    }
+
+    #[test]
+    fn a_worker_that_left_has_no_part_in_the_minute() {
+        let mut history = History::default();
+        for n in 0..=12_u32 {
+            let mut taken = Taken::default();
+            let sample = WorkerSample {
+                prompt_tokens: u64::from(n) * 100,
+                cached_tokens: u64::from(n) * 75,
+                ..WorkerSample::default()
+            };
+            if n <= 2 {
+                taken.workers = vec![("w".to_owned(), sample)];
+            }
+            history.take(EVERY * n, taken);
+            let hit_rate = history.minute().and_then(|minute| minute.hit_rate);
+            assert_eq!(hit_rate, (1..=2).contains(&n).then_some(0.75), "{n}");
+        }
     }
 
     #[test]

@@ -86,12 +86,14 @@ impl Tracks<WorkerSample> {
         (prompt > 0).then(|| cached as f64 / prompt as f64)
     }
 
-    /// Prompt tokens that workers reported within this time, and those of them that came from their caches.
-    pub fn prompts(&self, within: Duration) -> (u64, u64) {
-        let each = self
-            .by_id
-            .keys()
-            .filter_map(|id| self.prompts_of(id, within));
+    /// Prompt tokens that the workers of the sample `at` reported within the time before it, and those of them that came
+    /// from their caches. What is remembered of workers that left is of another time.
+    pub fn prompts(&self, at: Duration, within: Duration) -> (u64, u64) {
+        let is_there = |track: &VecDeque<(Duration, WorkerSample)>| {
+            track.back().is_some_and(|(last, _)| *last == at)
+        };
+        let there = self.by_id.iter().filter(|(_, track)| is_there(track));
+        let each = there.filter_map(|(id, _)| self.prompts_of(id, within));
         each.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
     }
 
