@@ -12,7 +12,15 @@ use serde_json::Value;
 pub fn field(row: &Value, name: &str) -> String {
     match row.get(name) {
         None | Some(Value::Null) => "-".to_owned(),
-        Some(value) => plain(value),
+        Some(value) => plain_to(value, decimals(name)),
+    }
+}
+
+/// Decimals of a fraction: a weight is shown as it was written, in thousandths at the most; others are measured.
+fn decimals(name: &str) -> u32 {
+    match name {
+        "weight" => 3,
+        _ => 1,
     }
 }
 
@@ -32,6 +40,10 @@ pub fn clean(text: &str) -> Cow<'_, str> {
 
 /// A value as text.
 pub fn plain(value: &Value) -> String {
+    plain_to(value, 1)
+}
+
+fn plain_to(value: &Value, decimals: u32) -> String {
     match value {
         Value::String(text) => clean(text).into_owned(),
         Value::Bool(true) => "yes".to_owned(),
@@ -39,7 +51,8 @@ pub fn plain(value: &Value) -> String {
         Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(","),
         Value::Number(number) if number.is_f64() => {
             let number = number.as_f64().unwrap_or_default();
-            format!("{}", (number * 10.0).round() / 10.0)
+            let parts = f64::from(10_u32.pow(decimals));
+            format!("{}", (number * parts).round() / parts)
         }
         other => other.to_string(),
     }
@@ -69,6 +82,9 @@ mod tests {
         check("load", "3");
         check("in_flight", "2");
         check("cost", "0.8");
+        for (weight, expected) in [(0.04, "0.04"), (0.001, "0.001"), (1.0, "1"), (2.5, "2.5")] {
+            assert_eq!(field(&json!({ "weight": weight }), "weight"), expected);
+        }
     }
 
     #[test]
