@@ -10,44 +10,91 @@ use super::client::AdminClient;
 use super::failure::Failure;
 use super::show::{field, print_line};
 
-/// Waits until no replica has a request open at the worker; prints each change unless `is_quiet`.
+/// Waits until no replica has a request open at any of the workers; prints each change unless `is_quiet`.
 ///
 /// # Errors
-/// The limit passed first, the worker takes requests again, it was removed, or no replica answers.
+/// The limit passed while something was open, a worker takes requests again, it was removed, or no replica answers.
 pub(super) async fn wait(
     client: &AdminClient,
-    worker: &str,
+    workers: &[String],
     limit: Option<Duration>,
     is_quiet: bool,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
-    let mut said = None;
-    let mut empty_since = None;
+    let mut left: Vec<Watched> = workers.iter().map(|id| Watched::new(id)).collect();
     loop {
-        let seen = client.get(&["workers", worker]).await?;
+        for worker in &mut left {
+            let is_changed = worker.look(client).await?;
+            if is_changed && !is_quiet {
+                let of = match workers {
+                    [_] => String::new(),
+                    _ => format!("{}: ", worker.id),
+                };
+                print_line(&format!("{of}{}", worker.open))?;
+            }
+        }
+        for worker in left.extract_if(.., |worker| worker.is_drained()) {
+            if !is_quiet {
+                print_line(&format!(
+                    "drained {}: nothing is open there; `grapevine workers remove` takes it out",
+                    worker.id
+                ))?;
+            }
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        // One that is empty now is given the second that it takes to be sure of it.
+        let open = left.iter().filter(|worker| !worker.open.is_empty());
+        let open: Vec<String> = open
+            .map(|of| format!("{} is still draining: {}", of.id, of.open))
+            .collect();
+        if limit.is_some_and(|limit| begun.elapsed() >= limit) && !open.is_empty() {
+            return Err(Failure::Refused(format!("{}; it goes on", open.join("; "))));
+        }
+        sleep(LOOK_EACH).await;
+    }
+}
+
+/// A worker that is waited for.
+struct Watched<'a> {
+    id: &'a str,
+    /// What it had at the latest look; before the first nobody has said anything.
+    open: Open,
+    empty_since: Option<Instant>,
+}
+
+impl<'a> Watched<'a> {
+    fn new(id: &'a str) -> Self {
+        Self {
+            id,
+            open: Open(Vec::new()),
+            empty_since: None,
+        }
+    }
+
+    /// Asks again; whether the answer is another one.
+    async fn look(&mut self, client: &AdminClient) -> Result<bool, Failure> {
+        let seen = client.get(&["workers", self.id]).await;
+        let seen = seen.map_err(|failure| failure.about(self.id))?;
         if seen["state"] != "draining" {
-            let state = field(&seen, "state");
-            let what = format!("{worker} is {state} again: its drain was ended");
+            let (id, state) = (self.id, field(&seen, "state"));
+            let what = format!("{id} is {state} again: its drain was ended");
             return Err(Failure::Refused(what));
         }
         let open = Open::of(&seen)?;
-        if !is_quiet && said.as_ref() != Some(&open) {
-            print_line(&open.to_string())?;
+        match open.is_empty() {
+            true => drop(self.empty_since.get_or_insert_with(Instant::now)),
+            false => self.empty_since = None,
         }
-        let empty_for = open
-            .is_empty()
-            .then(|| empty_since.get_or_insert_with(Instant::now).elapsed());
-        match empty_for {
-            Some(empty) if empty >= SURELY => return Ok(()),
-            Some(_) => {}
-            None => empty_since = None,
-        }
-        if limit.is_some_and(|limit| begun.elapsed() >= limit) {
-            let what = format!("{worker} is still draining: {open}; it goes on");
-            return Err(Failure::Refused(what));
-        }
-        said = Some(open);
-        sleep(LOOK_EACH).await;
+        let is_changed = open != self.open;
+        self.open = open;
+        Ok(is_changed)
+    }
+
+    fn is_drained(&self) -> bool {
+        self.empty_since
+            .is_some_and(|since| since.elapsed() >= SURELY)
     }
 }
 
@@ -103,6 +150,44 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::fake_replica::{port, serve};
+
+    /// What becomes of two drained workers, of which the first has a request open for so many looks.
+    async fn waited(busy_looks: usize, limit: Duration) -> Result<(), Failure> {
+        let (listener, at) = port().await;
+        let mut looks = 0;
+        let _replica = serve(listener, move |line| {
+            looks += usize::from(line.contains("/workers/w1 "));
+            let open = u64::from(line.contains("/workers/w1 ") && looks <= busy_looks);
+            (
+                200,
+                json!({ "state": "draining", "in_flight_at": { "r1": open } }),
+            )
+        });
+        let client = format!("http://{at}").parse().expect("a URL");
+        let client = AdminClient::at(client, None).expect("a client");
+        wait(
+            &client,
+            &["w1".to_owned(), "w2".to_owned()],
+            Some(limit),
+            true,
+        )
+        .await
+    }
+
+    /// Both have the same time, and one that is empty when it has passed is not called busy.
+    #[tokio::test]
+    async fn a_worker_that_is_empty_is_not_given_up_on() {
+        let failure = waited(usize::MAX, Duration::ZERO)
+            .await
+            .expect_err("w1 is busy");
+        let said = "w1 is still draining: 1 in flight (r1: 1); it goes on";
+        assert_eq!(failure.to_string(), said);
+        waited(0, Duration::ZERO).await.expect("both are empty");
+        waited(2, Duration::from_secs(2))
+            .await
+            .expect("w1 becomes so");
+    }
 
     #[test]
     fn what_is_open_is_said_by_replica() {

@@ -207,4 +207,6 @@ fn is_flag_of_serve(word: &str) -> bool {
 #[cfg(test)]
 mod examples_tests;
 #[cfg(test)]
+mod fake_replica;
+#[cfg(test)]
 mod tests;

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::client::{AdminArgs, AdminClient};
 use super::description::Description;
@@ -95,7 +94,7 @@ struct Drain {
     /// Wait until no replica has a request open at them, and show what is.
     #[arg(long)]
     wait: bool,
-    /// With --wait: give up after so many seconds; the drains go on [default: never].
+    /// With --wait: give up on what is open after so many seconds; the drains go on [default: never].
     #[arg(long, value_name = "SECONDS", requires = "wait")]
     timeout: Option<u64>,
     #[command(flatten)]
@@ -142,12 +141,15 @@ pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
             let path = ["workers", &worker];
             let body = json!({ "state": "active" }).to_string().into_bytes();
             let answer = client.call(Method::PATCH, &path, &[], body).await?;
-            if !admin.json && answer.get("state").and_then(Value::as_str) == Some("draining") {
-                return print_line(&format!(
+            if answer.get("state").and_then(Value::as_str) == Some("draining") {
+                if admin.json {
+                    print_json(&answer)?;
+                }
+                return Err(Failure::Refused(format!(
                     "not active: {} still drains, because its source says so (a pod that is not ready, a lease that \
                      expired); `grapevine workers list` names the source",
                     field(&answer, "id")
-                ));
+                )));
             }
             report("active:", &answer, &admin)
         }
@@ -167,7 +169,7 @@ async fn add(args: Add) -> Result<(), Failure> {
     let urls = all_urls(args.urls, args.file.as_deref())?;
     if args.description.id.is_some() && urls.len() > 1 {
         let why = "--id names one worker, and there are several".to_owned();
-        return Err(Failure::Refused(why));
+        return Err(Failure::Usage(why));
     }
     let worker = |url: &String| {
         let mut worker = args.description.of(url);
@@ -188,11 +190,38 @@ async fn add(args: Add) -> Result<(), Failure> {
     if let [url] = urls.as_slice() {
         return report("added", &post(worker(url)).await?, &args.admin);
     }
+    let (mut added, mut failed) = (Value::Null, Ok(()));
     for urls in urls.chunks(ADDED_AT_ONCE) {
         let workers: Vec<Value> = urls.iter().map(worker).collect();
-        report_all(&post(workers.into()).await?, &args.admin)?;
+        match post(workers.into()).await {
+            Ok(answer) => join(&mut added, answer),
+            Err(failure) => {
+                failed = Err(failure);
+                break;
+            }
+        }
     }
-    Ok(())
+    // Those that were added before stay so, and are told.
+    if !added.is_null() {
+        report_all(&added, &args.admin)?;
+    }
+    failed
+}
+
+/// Makes one answer about added workers of two: what holds for all of them is the worse of both.
+fn join(added: &mut Value, more: Value) {
+    if added.is_null() {
+        *added = more;
+        return;
+    }
+    let confirmed = added["confirmed_by"]
+        .as_u64()
+        .min(more["confirmed_by"].as_u64());
+    added["confirmed_by"] = confirmed.into();
+    added["replicated"] = (added["replicated"] == true && more["replicated"] == true).into();
+    if let Some(workers) = added["workers"].as_array_mut() {
+        workers.extend_from_slice(rows(&more, "workers"));
+    }
 }
 
 async fn drain(args: Drain) -> Result<(), Failure> {
@@ -204,28 +233,41 @@ async fn drain(args: Drain) -> Result<(), Failure> {
     } = args;
     let client = AdminClient::new(&admin)?;
     // All of them first: a worker that empties must not send its sessions to one that is to be drained next.
-    for worker in &workers {
+    let mut answers = Vec::new();
+    let begun = begin_drains(&client, &workers, &admin, &mut answers).await;
+    if admin.json {
+        // What was drained stays so, whatever became of the others.
+        match answers.as_slice() {
+            [] => {}
+            [answer] if workers.len() == 1 => print_json(answer)?,
+            answers => print_json(&json!({ "workers": answers }))?,
+        }
+    }
+    begun?;
+    if !wait {
+        return Ok(());
+    }
+    let limit = timeout.map(Duration::from_secs);
+    super::drain::wait(&client, &workers, limit, admin.json).await
+}
+
+/// Drains one after the other, up to the first that fails, and gathers what the cluster answers.
+async fn begin_drains(
+    client: &AdminClient,
+    workers: &[String],
+    admin: &AdminArgs,
+    answers: &mut Vec<Value>,
+) -> Result<(), Failure> {
+    for worker in workers {
         let path = ["workers", worker, "drain"];
         let answer = client.call(Method::POST, &path, &[], Vec::new()).await;
         // What was drained before stays so: the message must say which one was not.
         let answer = answer.map_err(|failure| failure.about(worker))?;
-        report("draining", &answer, &admin)?;
         if !admin.json {
-            super::cache::say_what_goes_with(&client, &answer).await?;
+            report("draining", &answer, admin)?;
+            super::cache::say_what_goes_with(client, &answer).await?;
         }
-    }
-    if !wait {
-        return Ok(());
-    }
-    let until = timeout.map(|timeout| Instant::now() + Duration::from_secs(timeout));
-    for worker in &workers {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        super::drain::wait(&client, worker, left, admin.json).await?;
-        if !admin.json {
-            print_line(&format!(
-                "drained {worker}: nothing is open there; `grapevine workers remove` takes it out"
-            ))?;
-        }
+        answers.push(answer);
     }
     Ok(())
 }
@@ -238,14 +280,14 @@ fn all_urls(mut urls: Vec<String>, file: Option<&Path>) -> Result<Vec<String>, F
         true => std::io::read_to_string(std::io::stdin()),
         false => std::fs::read_to_string(file),
     };
-    let text = text.map_err(|error| Failure::Refused(format!("{}: {error}", file.display())))?;
+    let text = text.map_err(|error| Failure::Usage(format!("{}: {error}", file.display())))?;
     let lines = text
         .lines()
         .map(|line| line.split('#').next().unwrap_or_default().trim());
     urls.extend(lines.filter(|line| !line.is_empty()).map(str::to_owned));
     if urls.is_empty() {
         let why = format!("{} names no worker", file.display());
-        return Err(Failure::Refused(why));
+        return Err(Failure::Usage(why));
     }
     Ok(urls)
 }
@@ -323,5 +365,64 @@ fn reach(answer: &Value) -> String {
         ),
         Some(false) => ", known to this replica alone so far".to_owned(),
         None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::fake_replica::{port, serve};
+    use crate::cli::{Cli, Command};
+
+    async fn run(words: &[&str]) -> Result<(), Failure> {
+        let words = ["grapevine", "workers"].iter().chain(words);
+        match Cli::try_parse_from(words).map(|cli| cli.command) {
+            Ok(Command::Workers(args)) => workers(args).await,
+            _ => panic!("not workers"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_stays_drained_was_not_activated() {
+        let (listener, at) = port().await;
+        let _replica = serve(listener, |_| {
+            (200, json!({ "id": "w", "state": "draining" }))
+        });
+        let admin = format!("http://{at}");
+        for more in [&[][..], &["--json"]] {
+            let words = [&["activate", "w", "--admin", &admin], more].concat();
+            let failure = run(&words).await.expect_err("it drains");
+            let is_refused =
+                matches!(&failure, Failure::Refused(why) if why.contains("w still drains"));
+            assert!(is_refused, "{failure}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_sent_is_a_mistake_of_the_command_line() {
+        let empty = tempfile::NamedTempFile::new().expect("a file");
+        let empty = empty.path().to_str().expect("UTF-8");
+        for words in [
+            &["add", "http://a:1", "http://b:1", "--id", "w"][..],
+            &["add", "--file", "/no/such/file"],
+            &["add", "--file", empty],
+            &["drain", "."],
+        ] {
+            let failure = run(words).await.expect_err("nothing was sent");
+            assert!(matches!(failure, Failure::Usage(_)), "{words:?}: {failure}");
+        }
+    }
+
+    #[test]
+    fn of_two_answers_about_added_workers_the_worse_holds_for_all() {
+        let answer = |id: &str, confirmed: u64, is_replicated: bool| json!({ "confirmed_by": confirmed, "replicated": is_replicated, "workers": [{ "id": id }] });
+        let mut added = Value::Null;
+        join(&mut added, answer("a", 2, true));
+        assert_eq!(added, answer("a", 2, true));
+        join(&mut added, answer("b", 1, false));
+        let both = json!({ "confirmed_by": 1, "replicated": false, "workers": [{ "id": "a" }, { "id": "b" }] });
+        assert_eq!(added, both);
     }
 }
