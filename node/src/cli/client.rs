@@ -134,12 +134,12 @@ impl AdminClient {
         query: &[(&str, &str)],
         body: Vec<u8>,
     ) -> Result<(StatusCode, bytes::Bytes), Failure> {
-        // A URL's segments leave them out without a word: another worker would be meant.
-        if path
-            .iter()
-            .any(|segment| segment.contains(char::is_control))
-        {
-            let what = format!("{:?} has control characters in it", path.join("/"));
+        // A URL's segments leave these out without a word: something else would be meant, or all of them.
+        let is_left_out =
+            |segment: &&&str| matches!(**segment, "." | "..") || segment.contains(char::is_control);
+        if let Some(segment) = path.iter().find(is_left_out) {
+            let what =
+                format!("{segment:?} is no name: it is a dot or two, or has control characters");
             return Err(Failure::Usage(what));
         }
         let mut url = self.url.clone();
@@ -356,3 +356,13 @@ mod tests {
         assert!(found.starts_with(&expected), "{found}");
     }
 }
+    #[tokio::test]
+    async fn what_an_address_would_leave_out_is_not_sent() {
+        // Nobody needs to be there.
+        let client = client("127.0.0.1:1".parse().expect("an address"), None);
+        for name in [".", "..", "w\n1"] {
+            let failure = client.get(&["quarantine", name]).await.expect_err(name);
+            assert!(matches!(failure, Failure::Usage(_)), "{name:?}: {failure}");
+        }
+    }
+

@@ -18,8 +18,8 @@ use super::show::{Column, field, print_json, print_line, print_table, rows};
     after_help = "\
 Examples:
   grapevine quarantine                      # what is marked; the hash is the `body` of the replica's log line
-  grapevine quarantine lift 5f0c...         # one mark, on every replica
-  grapevine quarantine lift --all           # after the engine was mended"
+  grapevine quarantine lift 5f0c9e13a7b2d4486f1e0b5c3d9a7e21   # one mark, on every replica
+  grapevine quarantine lift --all       # after the engine was mended"
 )]
 pub struct QuarantineArgs {
     #[command(subcommand)]
@@ -40,6 +40,7 @@ enum Action {
         /// Hash of the mark, 32 hexadecimal digits.
         #[arg(
             value_name = "HASH",
+            value_parser = hash,
             required_unless_present = "all",
             conflicts_with = "all"
         )]
@@ -50,6 +51,13 @@ enum Action {
         #[command(flatten)]
         admin: AdminArgs,
     },
+}
+
+fn hash(text: &str) -> Result<String, String> {
+    let is_hash = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_hash.then(|| text.to_owned()).ok_or_else(|| {
+        "a hash is 32 hexadecimal digits, as `grapevine quarantine list` shows it".to_owned()
+    })
 }
 
 const COLUMNS: &[Column] = &[
@@ -90,5 +98,26 @@ async fn list(admin: &AdminArgs) -> Result<(), Failure> {
     match rows(&marks, "quarantine") {
         [] => print_line("nothing is marked"),
         marks => print_table(COLUMNS, marks),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_hash_lifts_nothing() {
+        let good = "5f0c9e13a7b2d4486f1e0b5c3d9a7E21";
+        assert_eq!(hash(good).as_deref(), Ok(good));
+        for wrong in [
+            "",
+            ".",
+            "..",
+            "5f0c",
+            &good[1..],
+            "..0c9e13a7b2d4486f1e0b5c3d9a7e21",
+        ] {
+            assert!(hash(wrong).is_err(), "{wrong:?}");
+        }
     }
 }
