@@ -11,7 +11,9 @@ use grapevine_tests::wait::eventually;
 use rustix::process::{Pid, kill_process};
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
+use tokio::time::timeout;
 
 use crate::worker_kill::start_worker;
 
@@ -397,4 +399,87 @@ async fn a_credential_touches_its_own_worker_only() {
             answer.text()
         );
     }
+}
+
+/// A worker that is not ready, as far as a registration beside it sees.
+struct Starting(TcpListener);
+
+impl Starting {
+    async fn new() -> (Self, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        (Self(listener), url)
+    }
+
+    /// Waits until it has been asked once more.
+    async fn is_asked(&self) {
+        let asked = timeout(LIMIT, self.0.accept()).await;
+        drop(
+            asked
+                .expect("the registration goes on")
+                .expect("a connection"),
+        );
+    }
+}
+
+/// Words of a registration that nobody hears of.
+fn words(worker: &str) -> [&str; 5] {
+    ["register", "--worker", worker, "--to", "http://127.0.0.1:1"]
+}
+
+/// As behind `2>&1 | tee log`, when that has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrapped_command_outlives_the_reader_of_its_log() {
+    let (worker, url) = Starting::new().await;
+    let (reader, log) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut run = Command::new(grapevine());
+    run.args(words(&url))
+        .args(["--", "sh", "-c", "read line; exit 7"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .kill_on_drop(true);
+    let mut child = run.spawn().expect("grapevine can be started");
+    // It reports what it waits for before it looks again.
+    worker.is_asked().await;
+    worker.is_asked().await;
+    drop(child.stdin.take());
+    let ended = timeout(LIMIT, child.wait()).await.expect("it ends");
+    let ended = ended.expect("it can be waited for");
+    assert_eq!(ended.code(), Some(7), "the command's own end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_terminal_ends_a_registration_unless_that_is_ignored() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let (worker, url) = Starting::new().await;
+    // What the test itself was started with must not matter.
+    let start = |how: &str| {
+        let mut run = Command::new("env");
+        run.arg(how)
+            .arg(grapevine())
+            .args(words(&url))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        let child = run.spawn().expect("env is there");
+        let log = dir.path().join("none");
+        Registered { child, log }
+    };
+    let mut registered = start("--default-signal=HUP");
+    worker.is_asked().await;
+    registered.signal(Signal::HUP);
+    let ended = timeout(LIMIT, registered.child.wait()).await;
+    let ended = ended.expect("it ends").expect("it can be waited for");
+    assert_eq!(ended.code(), Some(0), "it ended by itself, in order");
+
+    let mut registered = start("--ignore-signal=HUP");
+    worker.is_asked().await;
+    registered.signal(Signal::HUP);
+    worker.is_asked().await;
+    worker.is_asked().await;
+    let ended = registered.child.try_wait().expect("it can be waited for");
+    assert_eq!(ended, None, "nohup");
 }

@@ -51,7 +51,7 @@ pub use probe::{ProbeArgs, probe};
 pub use quarantine::{QuarantineArgs, quarantine};
 pub use register::{RegisterArgs, register};
 pub use serve::{ServeArgs, Task};
-pub use show::print_line;
+pub use show::{print_line, say};
 pub use status::{StatusArgs, status};
 pub use top::{TopArgs, top};
 pub use workers::{WorkersArgs, workers};

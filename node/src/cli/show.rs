@@ -64,6 +64,12 @@ pub(super) fn print_json(value: &Value) -> Result<(), Failure> {
     print_line(&format!("{value:#}"))
 }
 
+/// Writes a line to standard error. That nobody reads it, as behind `2>&1 | tee log` when that has ended, must neither end
+/// the program nor change its exit code.
+pub fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 /// Writes a line to standard output; a reader that left (`| head`) is no failure.
 ///
 /// # Errors

@@ -24,7 +24,7 @@ pub(super) enum Renewed {
     Until(Duration),
     /// No replica answered.
     Unreachable,
-    /// The cluster will not have this worker; it would refuse it again.
+    /// No replica that answers will have this worker; it would refuse it again.
     Refused(Failure),
 }
 
@@ -158,10 +158,11 @@ impl Lease {
         Ok(())
     }
 
-    /// Asks one replica after the other, and returns the first answer.
+    /// Asks one replica after the other, and returns the first answer. A refusal counts when nobody accepts: while a secret
+    /// is changed, replica by replica, some have the former one.
     async fn call(&mut self, method: Method, body: Vec<u8>) -> Result<Value, Failure> {
         let credential = self.credential()?;
-        let mut unreachable = Vec::new();
+        let (mut unreachable, mut refused) = (Vec::new(), None);
         for _ in 0..self.replicas.len() {
             let url = self.replicas[self.at].clone();
             let client = AdminClient::at(url.clone(), credential.clone())?;
@@ -175,13 +176,19 @@ impl Lease {
                     unreachable.push(url.to_string());
                 }
                 Err(_) => unreachable.push(format!("{url} (no answer in 2 s)")),
-                Ok(Err(Failure::Unauthorized(_))) => return Err(self.unauthorized(&url)),
-                Ok(answered) => return answered,
+                Ok(Err(Failure::Unauthorized(_))) => {
+                    refused.get_or_insert_with(|| self.unauthorized(&url));
+                }
+                Ok(Err(failure)) => {
+                    refused.get_or_insert(failure);
+                }
+                Ok(Ok(answer)) => return Ok(answer),
             }
             self.at = (self.at + 1) % self.replicas.len();
         }
         let all = unreachable.join(", ");
-        Err(Failure::Unreachable(format!("no replica answers at {all}")))
+        let unreachable = || Failure::Unreachable(format!("no replica answers at {all}"));
+        Err(refused.unwrap_or_else(unreachable))
     }
 
     fn credential(&self) -> Result<Option<String>, Failure> {
@@ -222,8 +229,10 @@ impl Lease {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use serde_json::json;
 
     use super::*;
+    use crate::cli::fake_replica::{port, serve};
     use crate::cli::{Cli, Command};
 
     fn lease(credential: &[&str]) -> Lease {
@@ -268,6 +277,31 @@ mod tests {
         drop(replica);
         assert!(matches!(lease.renew("active").await, Renewed::Unreachable));
         assert!(!lease.is_held(), "it was not taken");
+    }
+
+    /// As while the secret of leases is changed, one replica after the other.
+    #[tokio::test]
+    async fn a_replica_that_refuses_is_left_for_one_that_accepts() {
+        let (first, second) = (port().await, port().await);
+        let to = format!("http://{},http://{}", first.1, second.1);
+        let error = json!({ "error": { "message": "no" } });
+        let refuses = serve(first.0, move |_| (401, error.clone()));
+        let accepted = json!({ "state": "active", "ttl_s": 30 });
+        let accepts = serve(second.0, move |_| (200, accepted.clone()));
+        let mut lease = lease_at(&to, &["--credential", "gvw1_x"]);
+        for _ in 0..2 {
+            let renewed = lease.renew("active").await;
+            assert!(matches!(renewed, Renewed::Until(_)));
+        }
+        // Nobody is left who accepts: what was refused is said, not that somebody is away.
+        accepts.abort();
+        assert!(accepts.await.expect_err("it was aborted").is_cancelled());
+        let Renewed::Refused(failure) = lease.renew("active").await else {
+            panic!("it was not refused");
+        };
+        let said = format!("http://{}/ refuses the credential", first.1);
+        assert!(failure.to_string().starts_with(&said), "{failure}");
+        refuses.abort();
     }
 
     #[test]

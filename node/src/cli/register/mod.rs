@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use grapevine_gossip::worker::WorkerId;
+use procfs::process::Process;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep};
 use url::Url;
@@ -23,15 +24,15 @@ use self::lease::{Lease, Renewed};
 use self::worker::Worker;
 use super::description::Description;
 use super::failure::Failure;
-use super::show::print_line;
+use super::show::{print_line, say};
 use crate::config::{Secret, short_lease_secret};
 use crate::discovery::Credentials;
 use crate::tls::read_secret;
 
 /// Registers one worker at the cluster for as long as it runs.
 ///
-/// Waits until the worker answers /health and /v1/models, registers it, and renews its lease at any replica. At SIGTERM
-/// the worker gets nothing new, what it has in hand ends, it is taken out, and then the command is ended. If this
+/// Waits until the worker answers /health and /v1/models, registers it, and renews its lease at any replica. At SIGTERM,
+/// or when its terminal is closed (but under nohup), the worker gets nothing new, what it has in hand ends, it is taken out, and then the command is ended. If this
 /// program is killed, the lease expires: the worker gets no new prompts, and minutes later it leaves the ring.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -233,6 +234,8 @@ impl Registration {
 struct Stop {
     terminate: Signal,
     interrupt: Signal,
+    /// The terminal was closed; none under `nohup`, where that is to end nothing.
+    hangup: Option<Signal>,
 }
 
 impl Stop {
@@ -240,6 +243,10 @@ impl Stop {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hangup: match ignores_hangup() {
+                true => None,
+                false => Some(signal(SignalKind::hangup())?),
+            },
         })
     }
 
@@ -247,12 +254,26 @@ impl Stop {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
+            () = hung_up(self.hangup.as_mut()) => {}
         }
     }
 }
 
+async fn hung_up(hangup: Option<&mut Signal>) {
+    match hangup {
+        Some(hangup) => drop(hangup.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether this process was started so that SIGHUP does nothing.
+fn ignores_hangup() -> bool {
+    let status = Process::myself().and_then(|process| process.status());
+    // Bit by bit, from signal 1 on, which it is.
+    status.is_ok_and(|status| status.sigign & 1 != 0)
+}
+
 /// A line about progress; standard output is the wrapped command's.
-#[allow(clippy::print_stderr, reason = "progress of a command, for people")]
 fn report(line: &str) {
-    eprintln!("grapevine register: {line}");
+    say(&format!("grapevine register: {line}"));
 }
