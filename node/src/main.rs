@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         .expect("nothing was installed before");
     run(command).unwrap_or_else(|failure| {
         if !matches!(failure, Failure::NotWell) {
-            eprintln!("error: {failure}");
+            cli::say(&format!("error: {failure}"));
         }
         failure.exit_code()
     })

@@ -1,6 +1,6 @@
 //! A progress bar on a terminal, a line now and then elsewhere.
 
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -22,7 +22,7 @@ pub struct Progress {
 impl Progress {
     /// A run of `total` steps.
     pub fn new(name: &str, total: u64) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
+        let bar = io::stderr().is_terminal().then(|| {
             let style =
                 ProgressStyle::with_template("{prefix:<12} {wide_bar} {pos}/{len} {eta} {msg}")
                     .expect("the template is valid");
@@ -56,7 +56,14 @@ impl Progress {
                     bar.set_message(message());
                 }
             }
-            None if tell => eprintln!("{} {done}/{} {}", self.name, self.total, message()),
+            // A reader that left ends no measurement.
+            None if tell => drop(writeln!(
+                io::stderr(),
+                "{} {done}/{} {}",
+                self.name,
+                self.total,
+                message()
+            )),
             None => {}
         }
     }

@@ -16,6 +16,7 @@ mod limits;
 mod listeners;
 mod tasks;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -105,7 +106,7 @@ pub async fn run(
     Ok(ending.exit_code())
 }
 
-#[allow(clippy::print_stdout, reason = "the line is the program's output")]
+/// Whoever started this process may not read it.
 fn print(line: &str) {
-    println!("{line}");
+    let _ = writeln!(io::stdout(), "{line}");
 }

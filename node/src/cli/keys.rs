@@ -1,5 +1,6 @@
 //! `grapevine keys`: clients' keys and the file that lists their hashes.
 
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -72,10 +73,6 @@ pub fn keys(args: KeysArgs) -> Result<(), Failure> {
     }
 }
 
-#[allow(
-    clippy::print_stderr,
-    reason = "the key must not go where the entry goes"
-)]
 fn new(name: &str, tenant: Option<&str>) -> Result<(), Failure> {
     let usage = |what: &str| Failure::Usage(what.to_owned());
     let expected =
@@ -86,8 +83,10 @@ fn new(name: &str, tenant: Option<&str>) -> Result<(), Failure> {
     let entry = entry(&name, tenant, &key);
     parse_keys(Path::new("the entry"), &entry)?;
     print_line(&entry)?;
-    eprintln!("{key}");
-    Ok(())
+    // Where it goes nowhere, nobody has the key of this entry.
+    writeln!(io::stderr(), "{key}").map_err(|error| {
+        Failure::Refused(format!("cannot write the key to standard error: {error}"))
+    })
 }
 
 fn entry(name: &Name, tenant: Option<&str>, key: &str) -> String {

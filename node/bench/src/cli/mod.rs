@@ -93,7 +93,7 @@ fn stop_by_signals(stop: Stop) -> AbortOnDropHandle<()> {
             if interrupted().await.is_err() {
                 return;
             }
-            eprintln!("{said}");
+            let _ = writeln!(io::stderr(), "{said}");
             token.cancel();
         }
     }))
