@@ -5,12 +5,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::timeout;
 use url::Url;
 
 use super::client::{AdminArgs, AdminClient};
 use super::failure::Failure;
-use super::show::{field, print_json, print_line, rows};
+use super::show::{field, pause, print_json, print_line, rows};
 
 /// Shows faults, repairs and changes of the last hour, as the replicas saw them.
 ///
@@ -91,7 +91,9 @@ pub async fn events(args: EventsArgs) -> Result<(), Failure> {
         if !args.follow {
             return Ok(());
         }
-        sleep(EVERY).await;
+        if !pause(EVERY).await {
+            return Ok(());
+        }
     }
 }
 

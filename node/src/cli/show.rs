@@ -1,8 +1,12 @@
 //! Answers of the admin API as text on standard output.
 
 use std::io::{self, Write as _};
+use std::os::fd::AsFd;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
+use tokio::time::{Instant, sleep};
 
 use super::failure::Failure;
 use crate::shown::summary::seconds;
@@ -60,14 +64,14 @@ pub(super) fn print_aligned(lines: &[Vec<String>]) -> Result<(), Failure> {
     Ok(())
 }
 
-pub(super) fn print_json(value: &Value) -> Result<(), Failure> {
-    print_line(&format!("{value:#}"))
-}
-
 /// Writes a line to standard error. That nobody reads it, as behind `2>&1 | tee log` when that has ended, must neither end
 /// the program nor change its exit code.
 pub fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+pub(super) fn print_json(value: &Value) -> Result<(), Failure> {
+    print_line(&format!("{value:#}"))
 }
 
 /// Writes a line to standard output; a reader that left (`| head`) is no failure.
@@ -80,5 +84,49 @@ pub fn print_line(line: &str) -> Result<(), Failure> {
             "cannot write to standard output: {error}"
         ))),
         _ => Ok(()),
+    }
+}
+
+/// Between two looks whether somebody reads.
+const LOOK_EACH: Duration = Duration::from_secs(1);
+
+/// Waits so long, or until nobody reads standard output any more (`| head`); whether somebody does. For commands that go
+/// on for ever: they may have nothing to print for hours, and would not notice.
+pub(super) async fn pause(time: Duration) -> bool {
+    let until = Instant::now() + time;
+    loop {
+        if !is_read(&io::stdout()) {
+            return false;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        sleep(left.min(LOOK_EACH)).await;
+    }
+}
+
+/// Whether the other end of a pipe, a socket or a terminal is there; a file is always read.
+fn is_read(output: &impl AsFd) -> bool {
+    let mut polled = [PollFd::new(output, PollFlags::empty())];
+    match poll(&mut polled, Some(&Timespec::default())) {
+        Ok(_) => !polled[0]
+            .revents()
+            .intersects(PollFlags::ERR | PollFlags::HUP),
+        Err(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_left_is_noticed_without_a_line() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        assert!(is_read(&writer));
+        drop(reader);
+        assert!(!is_read(&writer));
+        assert!(is_read(&tempfile::tempfile().expect("a file")));
     }
 }

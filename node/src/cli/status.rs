@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::client::{AdminArgs, AdminClient};
 use super::failure::Failure;
 use super::show::{
-    Column, field, print_aligned, print_json, print_line, print_table, rows, with_age,
+    Column, field, pause, print_aligned, print_json, print_line, print_table, rows, with_age,
 };
 use crate::shown::links::{Cell, Matrix};
 use crate::shown::summary::{replica_rank, summary, worker_rank};
@@ -72,7 +72,9 @@ pub async fn status(args: StatusArgs) -> Result<(), Failure> {
             Err(Failure::Unreachable(why)) => print_line(&why)?,
             Err(failure) => return Err(failure),
         }
-        sleep(Duration::from_secs(every)).await;
+        if !pause(Duration::from_secs(every)).await {
+            return Ok(());
+        }
     }
 }
 
