@@ -8,6 +8,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::failure::Failure;
+use crate::shown::field;
 
 /// Where a replica's admin port is unless its configuration says otherwise.
 pub(super) const DEFAULT_ADMIN: &str = "http://127.0.0.1:30001";
@@ -90,6 +91,21 @@ impl AdminClient {
     pub(super) async fn get(&self, path: &[&str]) -> Result<Value, Failure> {
         self.get_with(path, &[]).await
     }
+    /// Whether this answer came from the replica that is meant, since many have the same loopback address.
+    ///
+    /// # Errors
+    /// It came from another one.
+    pub(super) fn must_be(&self, id: &str, answer: &Value) -> Result<(), Failure> {
+        let answers = field(answer, "replica");
+        if answers == id {
+            return Ok(());
+        }
+        let url = &self.url;
+        Err(Failure::Refused(format!(
+            "{answers} answers at {url}, where it says to be: an address of its own machine alone"
+        )))
+    }
+
 
     pub(super) async fn get_with(
         &self,

@@ -35,6 +35,8 @@ pub struct EventsArgs {
 
 /// Between two looks of `--follow`.
 const EVERY: Duration = Duration::from_secs(2);
+/// How long each other replica may take: one that hangs must not keep back what all others saw.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// What two replicas saw within this time is the same: one notices a death seconds after the other.
 const SAME_S: u64 = 10;
 
@@ -131,7 +133,15 @@ async fn ask_all(client: &AdminClient, only: bool) -> Result<Asked, Failure> {
             continue;
         };
         let other = client.elsewhere(url)?;
-        asking.spawn(async move { (id, other.get(&["events"]).await) });
+        asking.spawn(async move {
+            let asked = timeout(ANSWER_WITHIN, noted_at(&other, &id)).await;
+            let late = |_| {
+                Err(Failure::Unreachable(format!(
+                    "no answer in {ANSWER_WITHIN:?}"
+                )))
+            };
+            (id, asked.unwrap_or_else(late))
+        });
     }
     while let Some(answered) = asking.join_next().await {
         match answered {
@@ -143,6 +153,13 @@ async fn ask_all(client: &AdminClient, only: bool) -> Result<Asked, Failure> {
     }
     asked.silent.sort();
     Ok(asked)
+}
+
+/// What the replica of this id has noted.
+async fn noted_at(client: &AdminClient, id: &str) -> Result<Value, Failure> {
+    let answer = client.get(&["events"]).await?;
+    client.must_be(id, &answer)?;
+    Ok(answer)
 }
 
 /// Replicas that died without a word, and that nobody knows any more: what they saw is lost.
@@ -215,6 +232,30 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::fake_replica::{port, serve};
+
+    /// Each machine's own replica is at the same loopback address, as it is by default: whoever answers there is not
+    /// the one that was meant.
+    #[tokio::test]
+    async fn a_replica_that_answers_at_anothers_address_is_not_taken_for_it() {
+        let ((listener, at), (silent, hangs)) = (port().await, port().await);
+        let row = |id: &str, at: &dyn ToString| json!({ "id": id, "live": true, "admin": at.to_string() });
+        let replicas = [row("r1", &at), row("r2", &at), row("r3", &hangs)];
+        let noted =
+            [json!({ "at_s": 1, "noted_ms": 1, "kind": "fault", "who": "w", "text": "is dead" })];
+        let answer = json!({ "replica": "r1", "replicas": replicas, "events": noted });
+        let _replica = serve(listener, move |_| (200, answer.clone()));
+        let client = format!("http://{at}").parse().expect("a URL");
+        let client = AdminClient::at(client, None).expect("a client");
+        let (events, not_asked) = all(&client).await.expect("r1 answers");
+        assert_eq!(events.len(), 1);
+        assert_eq!(events[0].seen_by, ["r1"]);
+        let why = format!(
+            "r2: r1 answers at http://{at}/, where it says to be: an address of its own machine alone"
+        );
+        assert_eq!(not_asked, [why, "r3: no answer in 2s".to_owned()]);
+        drop(silent);
+    }
 
     fn answer(replica: &str, events: &[(u64, &str, &str)]) -> Value {
         let events = events.iter().map(|(at_s, who, text)| {

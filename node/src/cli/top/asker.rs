@@ -72,8 +72,10 @@ impl Asker {
         let others = self.others.clone();
         for (id, url) in others.into_iter().filter(|(_, url)| *url != before) {
             let other = self.client.elsewhere(url.clone())?;
-            // Whatever is wrong with it, the next one may answer.
-            if let Ok(picture) = self.picture(&other, wanted).await {
+            // Whatever is wrong with it, or whoever else answers there: the next one may be the one that is meant.
+            let picture = self.picture(&other, wanted).await;
+            let is_it = |picture: &Picture| other.must_be(&id, &picture.cluster).is_ok();
+            if let Some(picture) = picture.ok().filter(is_it) {
                 self.client = other;
                 self.notice = Some(format!(
                     "{before} gives no answer; {id} at {url} is asked instead"
@@ -127,10 +129,12 @@ async fn answers(client: &AdminClient, wanted: &Wanted) -> Result<Picture, Failu
         }
     };
     let events = async {
-        match of(&[View::Overview, View::Events]) {
+        let asked = match of(&[View::Overview, View::Events]) {
             true => events::all(client).await,
             false => Ok((Vec::new(), Vec::new())),
-        }
+        };
+        // They are the least of the picture: it is shown without them.
+        Ok(asked.unwrap_or_else(|failure| (Vec::new(), vec![failure.to_string()])))
     };
     let cluster = client.get(&["cluster"]);
     let (cluster, workers, links, rings, history, (events, not_asked)) =
@@ -151,55 +155,24 @@ async fn answers(client: &AdminClient, wanted: &Wanted) -> Result<Picture, Failu
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
-    use tokio::task::JoinHandle;
-
     use super::*;
+    use crate::cli::fake_replica::{port, serve};
     use crate::cli::top::app::App;
-
-    /// Answers every path alike, as the replica of this name, until it is aborted.
-    fn serve(listener: TcpListener, answer: Value) -> JoinHandle<()> {
-        tokio::spawn(async move {
-            loop {
-                let Ok((mut stream, _)) = listener.accept().await else {
-                    return;
-                };
-                let mut head = Vec::new();
-                while !head.ends_with(b"\r\n\r\n") {
-                    let Ok(byte) = stream.read_u8().await else {
-                        break;
-                    };
-                    head.push(byte);
-                }
-                let body = answer.to_string();
-                let length = body.len();
-                let head = format!(
-                    "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
-                );
-                // Who asked may have left.
-                let _ = stream.write_all((head + &body).as_bytes()).await;
-            }
-        })
-    }
+    use serde_json::json;
 
     #[tokio::test]
     async fn when_the_asked_replica_dies_another_one_that_it_named_is_asked() {
-        // Another test of this process may have installed it already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let [first, second, gone] = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
-        let (first, second, gone) = (first.await, second.await, gone.await);
-        let [first, second, gone] = [first, second, gone].map(|bound| bound.expect("a port"));
-        let at = [&first, &gone, &second].map(|listener| listener.local_addr().expect("bound"));
+        let (first, second, gone) = (port().await, port().await, port().await);
+        let at = [first.1, gone.1, second.1];
         drop(gone);
         let replicas = ["r1", "r2", "r3"].iter().zip(at);
         let replicas =
             replicas.map(|(id, at)| json!({ "id": id, "admin": at.to_string(), "live": false }));
         let replicas: Vec<_> = replicas.collect();
         let answer = |replica: &str| json!({ "replica": replica, "replicas": replicas, "workers": [], "events": [] });
-        let first = serve(first, answer("r1"));
-        let _second = serve(second, answer("r3"));
+        let [of_first, of_second] = ["r1", "r3"].map(answer);
+        let first = serve(first.0, move |_| (200, of_first.clone()));
+        let _second = serve(second.0, move |_| (200, of_second.clone()));
         let url = format!("http://{}", at[0]).parse().expect("a URL");
         let mut asker = Asker::new(AdminClient::at(url, None).expect("a client"));
         let wanted = App::new(View::Overview, false).wanted();
@@ -224,5 +197,40 @@ mod tests {
             "dead ones are named: {:?}",
             picture.not_asked
         );
+    }
+    /// What is at a replica's loopback address on another machine is another replica.
+    #[tokio::test]
+    async fn who_answers_at_the_address_of_another_one_is_not_asked_in_its_place() {
+        let ((first, at), (other, elsewhere)) = (port().await, port().await);
+        let row = |id: &str, at: &dyn ToString| json!({ "id": id, "live": true, "admin": at.to_string() });
+        let replicas = [row("r1", &at), row("r2", &elsewhere)];
+        let answer = |replica: &str| json!({ "replica": replica, "replicas": replicas, "workers": [], "events": [] });
+        let [of_first, of_other] = ["r1", "r9"].map(answer);
+        let first = serve(first, move |_| (200, of_first.clone()));
+        let _other = serve(other, move |_| (200, of_other.clone()));
+        let url = format!("http://{at}").parse().expect("a URL");
+        let mut asker = Asker::new(AdminClient::at(url, None).expect("a client"));
+        let wanted = App::new(View::Workers, false).wanted();
+        asker.ask(&wanted).await.expect("an answer");
+        first.abort();
+        assert!(first.await.expect_err("it was aborted").is_cancelled());
+        let failure = asker.ask(&wanted).await.expect_err("r2 is not there");
+        assert!(matches!(failure, Failure::Unreachable(_)), "{failure}");
+    }
+
+    /// A replica that takes connections and is stopped must not hide the others.
+    #[tokio::test]
+    async fn one_that_gives_no_answer_is_named_and_hides_nothing() {
+        let ((first, at), (silent, hangs)) = (port().await, port().await);
+        let row = |id: &str, at: &dyn ToString| json!({ "id": id, "live": true, "admin": at.to_string() });
+        let replicas = [row("r1", &at), row("r2", &hangs)];
+        let answer = json!({ "replica": "r1", "replicas": replicas, "workers": [], "events": [] });
+        let _first = serve(first, move |_| (200, answer.clone()));
+        let url = format!("http://{at}").parse().expect("a URL");
+        let mut asker = Asker::new(AdminClient::at(url, None).expect("a client"));
+        let wanted = App::new(View::Overview, false).wanted();
+        let picture = asker.ask(&wanted).await.expect("r1 answers");
+        assert_eq!(picture.not_asked, ["r2: no answer in 2s"]);
+        drop(silent);
     }
 }

@@ -83,17 +83,10 @@ fn is_in_motion(cluster: &Value) -> bool {
     seen.any(|row| Some(row) != first) || !rows(cluster, "unheard").is_empty()
 }
 
-/// What a replica says of itself; it must be the one that is meant, since many have the same loopback address.
+/// What a replica says of itself.
 async fn replica(client: &AdminClient, id: &str) -> Result<ReplicaFacts, Failure> {
     let cluster = client.get(&["cluster"]).await?;
-    let answers = field(&cluster, "replica");
-    if answers != id {
-        let what = format!(
-            "{answers} answers at {}, where it says to be: an address of its own machine alone",
-            client.url()
-        );
-        return Err(Failure::Refused(what));
-    }
+    client.must_be(id, &cluster)?;
     let asked = Instant::now();
     let about = match client.get(&["about"]).await {
         Ok(about) => about,
