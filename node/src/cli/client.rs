@@ -13,6 +13,9 @@ use crate::shown::field;
 /// Where a replica's admin port is unless its configuration says otherwise.
 pub(super) const DEFAULT_ADMIN: &str = "http://127.0.0.1:30001";
 
+/// Variable with the address of another one.
+pub(super) const ADMIN_URL: &str = "GRAPEVINE_ADMIN_URL";
+
 /// Replica that gets the command; any will do, they share one view.
 #[derive(clap::Args)]
 pub(super) struct AdminArgs {
@@ -21,7 +24,7 @@ pub(super) struct AdminArgs {
         long,
         value_name = "URL",
         default_value = DEFAULT_ADMIN,
-        env = "GRAPEVINE_ADMIN_URL",
+        env = ADMIN_URL,
         value_parser = admin_url
     )]
     admin: Url,
@@ -88,9 +91,6 @@ impl AdminClient {
         &self.url
     }
 
-    pub(super) async fn get(&self, path: &[&str]) -> Result<Value, Failure> {
-        self.get_with(path, &[]).await
-    }
     /// Whether this answer came from the replica that is meant, since many have the same loopback address.
     ///
     /// # Errors
@@ -106,6 +106,9 @@ impl AdminClient {
         )))
     }
 
+    pub(super) async fn get(&self, path: &[&str]) -> Result<Value, Failure> {
+        self.get_with(path, &[]).await
+    }
 
     pub(super) async fn get_with(
         &self,
@@ -360,6 +363,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_an_address_would_leave_out_is_not_sent() {
+        // Nobody needs to be there.
+        let client = client("127.0.0.1:1".parse().expect("an address"), None);
+        for name in [".", "..", "w\n1"] {
+            let failure = client.get(&["quarantine", name]).await.expect_err(name);
+            assert!(matches!(failure, Failure::Usage(_)), "{name:?}: {failure}");
+        }
+    }
+
+    #[tokio::test]
     async fn nobody_there_is_said_plainly() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
@@ -372,13 +385,3 @@ mod tests {
         assert!(found.starts_with(&expected), "{found}");
     }
 }
-    #[tokio::test]
-    async fn what_an_address_would_leave_out_is_not_sent() {
-        // Nobody needs to be there.
-        let client = client("127.0.0.1:1".parse().expect("an address"), None);
-        for name in [".", "..", "w\n1"] {
-            let failure = client.get(&["quarantine", name]).await.expect_err(name);
-            assert!(matches!(failure, Failure::Usage(_)), "{name:?}: {failure}");
-        }
-    }
-

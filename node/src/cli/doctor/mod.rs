@@ -16,7 +16,7 @@ use url::Url;
 
 use self::facts::Facts;
 use self::finding::{Finding, Severity, count};
-use super::client::{AdminClient, DEFAULT_ADMIN, admin_url};
+use super::client::{ADMIN_URL, AdminClient, DEFAULT_ADMIN, admin_url};
 use super::failure::Failure;
 use super::show::{print_json, print_line};
 use crate::config::Layers;
@@ -45,8 +45,9 @@ pub struct DoctorArgs {
     /// Look at this configuration file, on this machine; no replica needs to run.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Look at the cluster of the replica with this admin address. Without --config: http://127.0.0.1:30001.
-    #[arg(long, value_name = "URL", env = "GRAPEVINE_ADMIN_URL", value_parser = admin_url)]
+    /// Look at the cluster of the replica with this admin address. Without --config: that of the variable
+    /// GRAPEVINE_ADMIN_URL, or http://127.0.0.1:30001.
+    #[arg(long, value_name = "URL", value_parser = admin_url)]
     admin: Option<Url>,
     /// Admin token, needed beyond loopback.
     #[arg(long, env = "GRAPEVINE_ADMIN__TOKEN", hide_env_values = true)]
@@ -67,26 +68,33 @@ pub async fn doctor(
     args: DoctorArgs,
     environment: impl Iterator<Item = (String, String)>,
 ) -> Result<(), Failure> {
+    let environment: Vec<(String, String)> = environment.collect();
     let mut facts = Facts::default();
+    let admin = admin(&args, &environment)?;
     if let Some(path) = &args.config {
         let mut layers = Layers {
-            environment: environment.collect(),
+            environment,
             ..Layers::default()
         };
         layers.read_file(path)?;
         facts.config = Some(gather::config::gather(path, &layers).await);
     }
-    if args.config.is_none() || args.admin.is_some() {
-        let default = || Url::parse(DEFAULT_ADMIN).expect("the default is an address");
-        let admin = args.admin.clone().unwrap_or_else(default);
+    let mut not_asked = Ok(());
+    if let Some(admin) = admin {
         let client = AdminClient::at(admin, args.token.clone())?;
-        facts.cluster = Some(gather::cluster::gather(&client).await?);
+        match gather::cluster::gather(&client).await {
+            Ok(cluster) => facts.cluster = Some(cluster),
+            // What was found of the file is told all the same.
+            Err(failure) if facts.config.is_some() => not_asked = Err(failure),
+            Err(failure) => return Err(failure),
+        }
     }
     let findings = checks::all(&facts);
     match args.json {
         true => print_json(&as_json(&facts, &findings))?,
         false => print_text(&facts, &findings)?,
     }
+    not_asked?;
     match findings
         .iter()
         .any(|finding| finding.severity >= args.fail_on)
@@ -94,6 +102,18 @@ pub async fn doctor(
         true => Err(Failure::NotWell),
         false => Ok(()),
     }
+}
+
+/// The replica that is to be asked. The variable stands for a default: that it is set does not mean that a replica must run
+/// for a look at a file.
+fn admin(args: &DoctorArgs, environment: &[(String, String)]) -> Result<Option<Url>, Failure> {
+    if args.config.is_some() || args.admin.is_some() {
+        return Ok(args.admin.clone());
+    }
+    let variable = environment.iter().find(|(name, _)| name == ADMIN_URL);
+    let address = variable.map_or(DEFAULT_ADMIN, |(_, value)| value);
+    let wrong = |why| Failure::Usage(format!("{ADMIN_URL}: {why}"));
+    admin_url(address).map(Some).map_err(wrong)
 }
 
 fn as_json(facts: &Facts, findings: &[Finding]) -> Value {
@@ -170,7 +190,43 @@ fn coloured(severity: Severity) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::{Cli, Command};
+
+    async fn run(words: &[&str]) -> Result<(), Failure> {
+        // As `main` does; another test of this process may have.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let words = ["grapevine", "doctor"].iter().chain(words);
+        let Ok(Command::Doctor(args)) = Cli::try_parse_from(words).map(|cli| cli.command) else {
+            panic!("not doctor");
+        };
+        let nobody = (ADMIN_URL.to_owned(), "http://127.0.0.1:1".to_owned());
+        doctor(args, [nobody].into_iter()).await
+    }
+
+    /// The variable is set for good on machines where no replica may run yet.
+    #[tokio::test]
+    async fn a_file_is_looked_at_whether_a_replica_runs_or_not() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let file = file.path().to_str().expect("UTF-8");
+        let looked = run(&["--config", file, "--fail-on", "problem"]).await;
+        // A port of the defaults may be taken here.
+        assert!(
+            matches!(looked, Ok(()) | Err(Failure::NotWell)),
+            "{looked:?}"
+        );
+        for words in [
+            &[][..],
+            &["--config", file, "--admin", "http://127.0.0.1:1"],
+        ] {
+            let failure = run(words).await.expect_err("nobody is there");
+            let is_unreachable =
+                matches!(&failure, Failure::Unreachable(why) if why.contains("127.0.0.1:1"));
+            assert!(is_unreachable, "{words:?}: {failure}");
+        }
+    }
 
     #[test]
     fn the_first_line_says_what_was_looked_at_and_found() {

@@ -109,13 +109,19 @@ pub(super) fn check_file(config: &ConfigFacts, cluster: &ClusterFacts, found: &m
     ) else {
         return;
     };
-    let differing = running.iter().filter_map(|(key, value)| {
-        let of_file = file.get(key).filter(|of_file| *of_file != value)?;
-        Some(format!(
-            "{key} is {} there, {} runs",
-            text(of_file),
-            text(value)
-        ))
+    let keys: BTreeSet<&String> = running.keys().chain(file.keys()).collect();
+    let differing = keys.into_iter().filter_map(|key| {
+        let (of_file, value) = (file.get(key), running.get(key));
+        // Of other settings releases know more or fewer.
+        let is_told = key.starts_with("model[") || (of_file.is_some() && value.is_some());
+        (is_told && of_file != value).then(|| match value {
+            Some(value) => format!(
+                "{key} is {} there, {} runs",
+                text(of_file),
+                text(Some(value))
+            ),
+            None => format!("{key} is {} there, and does not run", text(of_file)),
+        })
     });
     let differing = shortened(differing.collect());
     if differing.is_empty() {
@@ -131,6 +137,6 @@ pub(super) fn check_file(config: &ConfigFacts, cluster: &ClusterFacts, found: &m
     found.push(Finding::advice("file", what).of([&replica.id]).todo(todo));
 }
 
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("not there")
+fn text(value: Option<&Value>) -> &str {
+    value.and_then(Value::as_str).unwrap_or("not set")
 }

@@ -66,6 +66,22 @@ fn a_file_that_differs_from_what_runs_is_told_by_name() {
     };
     let parts = ["cluster.seed is 7 there, 0 runs", "at r1", "config reload"];
     is_one(&all(&facts), Advice, "file", &parts);
+    let models = |of_file: bool| {
+        let (mut config, mut cluster) = (good(), well());
+        let settings = match of_file {
+            true => &mut config.settings,
+            false => &mut cluster.replicas[0].about["settings"],
+        };
+        settings["model[m].policy"] = "\"random\"".into();
+        all(&Facts {
+            config: Some(config),
+            cluster: Some(cluster),
+        })
+    };
+    let parts = ["model[m].policy is \"random\" there, and does not run"];
+    is_one(&models(true), Advice, "file", &parts);
+    let parts = ["model[m].policy is not set there, \"random\" runs"];
+    is_one(&models(false), Advice, "file", &parts);
     let same = Facts {
         config: Some(good()),
         cluster: Some(well()),
