@@ -105,6 +105,11 @@ async fn a_command_line_that_cannot_be_followed_sends_nothing() {
         assert!(refused.to_string().contains(expected), "{wrong}: {refused}");
     }
     assert_eq!(worker.stats().requests, 0);
+    let page = write(folder.path(), "page.html", "of yesterday");
+    let refused = run(&format!("--url {} --rate 0 --html {page}", worker.url())).await;
+    assert!(matches!(refused, Err(BenchError::Usage(_))));
+    let kept = std::fs::read_to_string(&page).expect("it is there");
+    assert_eq!(kept, "of yesterday", "a report that is there stays");
     for wrong in [
         "--concurrency 0",
         "--duration 0s",

@@ -3,6 +3,7 @@
 mod args;
 mod setup;
 
+use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -43,11 +44,10 @@ const INTERRUPTED: u8 = 130;
 pub async fn bench(args: BenchArgs) -> Result<ExitCode, BenchError> {
     let html = args.html.clone();
     let json = args.json;
-    if let Some(path) = &html {
-        // Now rather than after an hour of load.
-        write(path, "")?;
-    }
     let setup = args.setup().await?;
+    if let Some(path) = &html {
+        can_write(path)?;
+    }
     let all = setup.plan.requests * setup.rounds * setup.sides.len() as u64;
     let stop = Stop::default();
     let _signals = stop_by_signals(stop.clone());
@@ -118,7 +118,16 @@ fn print(text: &str) -> Result<(), BenchError> {
     }
 }
 
+/// Asked before an hour of load rather than after it. A report that is there stays until the next one is whole.
+fn can_write(path: &Path) -> Result<(), BenchError> {
+    let opened = OpenOptions::new().append(true).create(true).open(path);
+    opened.map(drop).map_err(unwritten(path))
+}
+
 fn write(path: &Path, text: &str) -> Result<(), BenchError> {
-    let failed = |error| BenchError::Write(path.display().to_string(), error);
-    std::fs::write(path, text).map_err(failed)
+    std::fs::write(path, text).map_err(unwritten(path))
+}
+
+fn unwritten(path: &Path) -> impl FnOnce(io::Error) -> BenchError {
+    |error| BenchError::Write(path.display().to_string(), error)
 }
