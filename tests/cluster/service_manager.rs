@@ -143,6 +143,11 @@ async fn a_socket_that_was_handed_over_is_the_data_port() {
         .start(1)
         .await;
     assert_eq!(cluster.replicas[0].data(), address);
+    // So `doctor` sees where it is open.
+    let admin = cluster.replicas[0].admin().0;
+    let about = http1::exchange(admin, "GET", "/about", &[], b"").await;
+    let about: serde_json::Value = about.json();
+    assert_eq!(about["listen"]["data"], address.to_string());
     let answer = early.response().await.expect("an answer");
     assert_eq!(answer.head.status, 200, "{}", answer.text());
     let answer = http1::post(address, "/v1/chat/completions", &chat::chat("hello", 1)).await;

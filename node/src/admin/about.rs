@@ -3,6 +3,7 @@
 //! Nothing in it is secret: no key, no token, no prompt. Settings are those that all replicas must agree on.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -17,7 +18,7 @@ use crate::machine::{Machine, own_files_max};
 pub struct Configured {
     /// Settings that all replicas must agree on, by name, as in the file.
     settings: BTreeMap<String, String>,
-    /// Addresses of the ports, as configured; port 0: one that was free.
+    /// Addresses of the ports, as configured but for the data port; port 0: one that was free.
     listen: Listen,
     /// Threads that serve clients; null: one for each usable processor.
     threads: Option<u32>,
@@ -33,10 +34,11 @@ pub struct Configured {
 
 #[derive(Debug, Clone, Serialize)]
 struct Listen {
-    data: String,
-    admin: String,
+    /// As it is open: a service manager may have bound it, elsewhere than the configuration says.
+    data: SocketAddr,
+    admin: SocketAddr,
     /// Null: no port of its own.
-    metrics: Option<String>,
+    metrics: Option<SocketAddr>,
     /// Clients of the data port need a key.
     keys: bool,
     /// The data port has TLS.
@@ -46,19 +48,18 @@ struct Listen {
 }
 
 impl Configured {
-    /// As a configuration says.
+    /// As a configuration says, of a replica whose data port is open here.
     #[must_use]
-    pub fn of(config: &Config) -> Self {
-        let address = |host: std::net::IpAddr, port| std::net::SocketAddr::new(host, port);
+    pub fn of(config: &Config, data: SocketAddr) -> Self {
         let metrics = &config.metrics;
         Self {
             settings: config.must_agree(),
             listen: Listen {
-                data: address(config.listen.host, config.listen.port).to_string(),
-                admin: address(config.admin.host, config.admin.port).to_string(),
+                data,
+                admin: SocketAddr::new(config.admin.host, config.admin.port),
                 metrics: metrics
                     .enabled
-                    .then(|| address(metrics.host, metrics.port).to_string()),
+                    .then(|| SocketAddr::new(metrics.host, metrics.port)),
                 keys: config.keys.file.is_some(),
                 tls: config.tls.cert.is_some(),
                 admin_token: config.admin.token.is_some(),

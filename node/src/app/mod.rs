@@ -71,6 +71,7 @@ pub async fn run(
     let (reload, wished) = wishes();
     let announcement = announcement(&replica, &listeners, gossip.agent.local_addr())?;
     let discovered = start_discovery(base, &followed, &ways.connector, listeners.pings);
+    let data = listeners.data.local_addr()?;
     let limits = start_limits(base, &followed.cluster, &discovered.board)?;
     let opened = start_front(base, &followed, &limits, ways.tls, listeners.data)?;
     let lanes = Arc::clone(&opened.lanes);
@@ -78,6 +79,7 @@ pub async fn run(
     let reporting = manager.run(Arc::clone(&opened.readiness), base.phase());
     base.tasks().spawn(reporting);
     let operators = ForOperators {
+        data,
         admin: listeners.admin,
         metrics: listeners.metrics,
         reload,

@@ -1,5 +1,6 @@
 //! Starts what stands beside requests: the configuration that is read again, the word of leaving, the operators' ports.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
@@ -70,6 +71,8 @@ pub(super) fn start_tasks(base: Base<'_>, parts: ReloadParts) -> anyhow::Result<
 
 /// What operators reach.
 pub(super) struct ForOperators {
+    /// Where the data port is open.
+    pub(super) data: SocketAddr,
     /// The admin port.
     pub(super) admin: TcpListener,
     /// The port of metrics, where there is one.
@@ -113,7 +116,7 @@ pub(super) fn start_admin(
         board: discovered.board,
         leases: discovered.leases,
         settings: base.live(Config::fingerprint),
-        configured: base.live(Configured::of),
+        configured: base.live(move |config| Configured::of(config, operators.data)),
         memory: opened.memory,
         transfer: base.live(|config| config.transfer.clone()),
         credentials: discovered.credentials,
