@@ -38,13 +38,16 @@ async fn a_request_is_one_line_of_json() {
     let house = House::of(plan, vec![quick()]).await;
     let mut body = chat("a \"quoted\"\nline break", 2);
     body["temperature"] = 0.into();
-    for id in ["first", "second"] {
+    let mut passed = Vec::new();
+    for (id, body) in [
+        ("first", body.to_string()),
+        ("second", body.to_string()),
+        ("third", "{".to_owned()),
+    ] {
         let headers = [("x-request-id", id)];
-        let body = body.to_string();
-        http1::exchange(house.data(), "POST", CHATS, &headers, body.as_bytes()).await;
+        let answer = http1::exchange(house.data(), "POST", CHATS, &headers, body.as_bytes()).await;
+        passed.push(answer.body.len());
     }
-    let third = [("x-request-id", "third")];
-    http1::exchange(house.data(), "POST", CHATS, &third, b"{").await;
     let mut lines = lines(&house, 3).await;
     // A line is written behind its answer, so those of other connections may be before it.
     lines.sort_by_key(|line| line["request_id"].to_string());
@@ -75,6 +78,11 @@ async fn a_request_is_one_line_of_json() {
         (&lines[2], "cache", Value::Null),
     ] {
         assert_eq!(line[key], value, "{key} in {line}");
+    }
+    for (line, passed) in lines.iter().zip(passed) {
+        // Worker's, kept, and the replica's own; none of them was a stream.
+        assert_eq!(line["bytes_out"], passed, "{line}");
+        assert_eq!(line["first_token_ms"], Value::Null, "{line}");
     }
     assert!(!house.cluster.replicas[0].log().contains("quoted"));
 }

@@ -246,6 +246,12 @@ async fn clients_prove_who_they_are_where_that_is_required() {
         Identity::from_pem(pair.pem().as_bytes()).expect("an identity")
     };
     assert!(ask(papers.client()).await.is_err(), "without a certificate");
+    eventually(LIMIT, "the log says why", async || {
+        let log = house.cluster.replicas[0].log();
+        let says_why = log.contains("certificate of a client was refused client=127.0.0.1 error=");
+        says_why.then_some(()).ok_or(log)
+    })
+    .await;
     let foreign = papers.client().identity(identity(&papers.authority));
     assert!(ask(foreign).await.is_err(), "with one of another authority");
     let known = papers.client().identity(identity(&clients));

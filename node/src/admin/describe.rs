@@ -18,6 +18,7 @@ use super::links::Unheard;
 use super::page::{PAGE, Page};
 use crate::api::cards::Card;
 use crate::cluster::Fleet;
+use crate::discovery::LostSource;
 use crate::kv_events::EngineView;
 use crate::page::history::minute::Minute;
 use crate::page::history::{History, Spread};
@@ -50,6 +51,8 @@ pub(super) struct ClusterView {
     lost: Vec<LostView>,
     /// Seeds that do not answer, while this replica knows of no other one.
     silent_seeds: Vec<SilentSeed>,
+    /// Sources of workers that this replica sees nothing of.
+    lost_sources: Vec<LostSource>,
     /// Replica ids under which two processes run.
     twins: Vec<TwinView>,
 }
@@ -380,6 +383,7 @@ impl Admin {
             unheard: self.describe_unheard(&view),
             lost: self.describe_lost(),
             silent_seeds: self.describe_silent_seeds(&view),
+            lost_sources: self.board.lost(),
             twins: self.agent.twins().into_iter().map(TwinView::from).collect(),
         }
     }

@@ -23,6 +23,15 @@ struct Row {
     refused: usize,
 }
 
+/// A source that this replica gets no workers from.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct LostSource {
+    /// Its name, as workers show it.
+    pub source: String,
+    /// `broken`: it cannot be seen; `empty`: it shows none of the workers that it had.
+    pub how: &'static str,
+}
+
 /// One source, as this replica sees it: a row of `GET /discovery`.
 #[derive(Debug, Serialize)]
 pub struct SourceView {
@@ -57,6 +66,22 @@ impl Board {
         let of_row =
             |(name, row): (&String, &Row)| sightings::encode(source_hash(name), &row.statement);
         rows.iter().flat_map(of_row).collect()
+    }
+
+    /// Sources that show nothing, or cannot be seen, by name.
+    pub fn lost(&self) -> Vec<LostSource> {
+        let rows = self.rows();
+        let lost = rows.iter().filter_map(|(name, row)| {
+            let is_emptied = row.is_fresh && row.counts.seen == 0 && row.counts.registered > 0;
+            let how = match row.sight.failure {
+                Some(_) if !row.is_fresh => "broken",
+                _ if is_emptied => "empty",
+                _ => return None,
+            };
+            let source = name.clone();
+            Some(LostSource { source, how })
+        });
+        lost.collect()
     }
 
     /// All sources, by name.

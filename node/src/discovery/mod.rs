@@ -17,7 +17,7 @@ mod processes;
 mod sightings;
 mod unwatched;
 
-pub use board::{Board, SourceView};
+pub use board::{Board, LostSource, SourceView};
 pub use credential::Credentials;
 pub use follow::{Follow, FollowParts};
 pub use leases::{LeaseError, LeaseParts, Leases, SOURCE as LEASE_SOURCE};

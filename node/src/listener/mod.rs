@@ -16,7 +16,7 @@ pub mod tls;
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -219,7 +219,8 @@ async fn serve_connection(
         front.metrics.refusals.limit_reached("first_byte");
     }
     let opening = opening?;
-    let peer = Peer::new(peer.ip(), &front.trusted_proxies);
+    let client = peer.ip();
+    let peer = Peer::new(client, &front.trusted_proxies);
     let write_stall = front.timeouts.look().write_stall;
     match (&front.tls, opening) {
         (None, Opening::Plain(protocol)) => {
@@ -229,7 +230,7 @@ async fn serve_connection(
         (Some(tls), Opening::Tls) => {
             let (io, socket) = ClientIo::new(stream, write_stall, seat.progress().clone());
             // On the heap: the task of a connection without TLS must not have the room that one with it needs.
-            let shaken = Box::pin(seat.unless_told(shake_hands(tls, io, front)));
+            let shaken = Box::pin(seat.unless_told(shake_hands(tls, io, client, front)));
             let Some(shaken) = shaken.await else {
                 return Ok(());
             };
@@ -283,6 +284,7 @@ async fn proxied_for(
 async fn shake_hands(
     tls: &ListenerTls,
     io: ClientIo,
+    client: IpAddr,
     front: &Front,
 ) -> io::Result<(TlsStream<ClientIo>, Protocol)> {
     let within = front.timeouts.look().tls_handshake;
@@ -293,6 +295,12 @@ async fn shake_hands(
         Err(_) => "failed",
     };
     front.metrics.tls.handshake(result);
+    if let Err(error) = &shaken
+        && tls::is_about_certificate(error)
+        && front.misled.allows_line()
+    {
+        tracing::warn!(%client, %error, "the certificate of a client was refused");
+    }
     shaken
 }
 

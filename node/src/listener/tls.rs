@@ -97,6 +97,16 @@ impl ListenerTls {
     }
 }
 
+/// Whether a handshake ended because the client showed no certificate, or one that is not accepted.
+pub(super) fn is_about_certificate(error: &io::Error) -> bool {
+    use rustls::Error::{InvalidCertificate, NoCertificatesPresented};
+    let of_tls = error.get_ref().and_then(|cause| cause.downcast_ref());
+    matches!(
+        of_tls,
+        Some(NoCertificatesPresented | InvalidCertificate(_))
+    )
+}
+
 impl Paths {
     fn of(config: &TlsConfig) -> Option<Self> {
         Some(Self {

@@ -94,10 +94,11 @@ impl Visit for FieldWriter<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         let from = self.text.len();
         self.usual(|usual| usual.record_debug(field, value));
-        // An entry is one line: an error may have several.
-        if field.name() != "message" && self.text[from..].contains('\n') {
+        // An entry is one line: an error may have several. Of what would move a cursor this alone is not escaped yet.
+        if field.name() != "message" && self.text[from..].contains(['\n', '\r']) {
             let value = self.text.split_off(from);
-            self.text.push_str(&value.replace('\n', "\\n"));
+            self.text
+                .push_str(&value.replace('\n', "\\n").replace('\r', "\\r"));
         }
     }
 
@@ -279,13 +280,13 @@ mod tests {
         let layer = layer.fmt_fields(Fields).with_writer(lines.clone());
         let subscriber = tracing_subscriber::registry().with(layer);
         tracing::subscriber::with_default(subscriber, || {
-            let error = "first\nsecond";
+            let error = "first\r\nsecond";
             tracing::warn!(%error, "it failed");
         });
         let text = lines.text();
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(
-            text.ends_with(" it failed error=first\\nsecond\n"),
+            text.ends_with(" it failed error=first\\r\\nsecond\n"),
             "{text}"
         );
     }

@@ -41,7 +41,7 @@ static LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
 /// What changes which lines are written.
 static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
-/// Lines that were dropped since the process started, because standard error was not read.
+/// Lines that were dropped since the process started, because standard error was not read or could not be written.
 #[must_use]
 pub fn lines_dropped() -> u64 {
     LINES_DROPPED.load(Ordering::Relaxed)
@@ -198,8 +198,13 @@ fn write_lines(
         if lost > 0 {
             batch.extend_from_slice(notice(lost, is_json).as_bytes());
         }
-        // There is no way left to report that standard error failed.
-        let _ = out.write_all(&batch);
+        let lines = memchr::memchr_iter(b'\n', &batch).count() as u64;
+        if out.write_all(&batch).is_err() {
+            // Its reader is gone, or a disk is full: metrics tell, and the log when it is read again.
+            let own = lines - u64::from(lost > 0);
+            LINES_DROPPED.fetch_add(own, Ordering::Relaxed);
+            dropped.fetch_add(lost + own, Ordering::Relaxed);
+        }
         batch.clear();
     }
     let _ = out.flush();
@@ -324,6 +329,30 @@ mod tests {
             written.len()
         );
         assert!(lines_dropped() > 0);
+    }
+
+    /// A full disk, or a pipe whose reader is gone.
+    struct Broken;
+
+    impl Write for Broken {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_counted() {
+        let before = lines_dropped();
+        let (mut queue, guard) = queue(Broken, false);
+        for number in 0..5 {
+            writeln!(queue, "{number}").expect("never fails");
+        }
+        drop(guard);
+        assert!(lines_dropped() >= before + 5);
     }
 
     #[test]

@@ -19,7 +19,7 @@ metrics! {
     /// The process: its build, its log, its memory, its timers.
     pub ProcessMetrics {
         build: Family<BuildLabels, Gauge>, "build_info", "1; the labels are the release and the commit of this build";
-        log_lines_dropped: Counter, "log_lines_dropped", "Log lines dropped because standard error was not read";
+        log_lines_dropped: Counter, "log_lines_dropped", "Log lines dropped because standard error was not read or could not be written";
         memory_live: Gauge, "memory_live" Bytes, "Memory in use by this process's data, as its allocator counts";
         timer_lag: Counter<f64, AtomicU64>, "timer_lag" Seconds, "Time by which this process's timers were late";
     }

@@ -119,6 +119,7 @@ impl Refusal {
                 // What is passed on may be shorter than what the worker promised.
                 parts.headers.remove(header::CONTENT_LENGTH);
                 record.status = Some(parts.status);
+                record.bytes_out += bytes.len() as u64;
                 record.finish(Outcome::Error);
                 Response::from_parts(*parts, bytes.into())
             }

@@ -46,10 +46,9 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
     });
     let of_workers: Vec<_> = trouble.collect();
     let usable = workers.iter().filter(|worker| is_usable(worker)).count();
-    let (twins, alone, unheard) = (twins(cluster), alone(cluster), unheard(cluster));
-    let mut text = twins.clone().unwrap_or_default();
-    text.push_str(&alone.clone().unwrap_or_default());
-    text.push_str(&unheard.clone().unwrap_or_default());
+    let first = [twins, alone, unheard, lost_sources];
+    let first: Vec<_> = first.iter().filter_map(|what| what(cluster)).collect();
+    let mut text = first.concat();
     text.push_str(&count(replicas.len() + lost.len(), "replica"));
     match of_replicas.as_str() {
         "" if replicas.len() > 1 => text.push_str(" that agree"),
@@ -70,11 +69,7 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
     text.push_str(unserved.as_ref().map_or("", |(text, _)| text));
     Summary {
         text,
-        is_wrong: is_wrong
-            || unserved.is_some_and(|(_, is_wrong)| is_wrong)
-            || twins.is_some()
-            || alone.is_some()
-            || unheard.is_some(),
+        is_wrong: is_wrong || unserved.is_some_and(|(_, is_wrong)| is_wrong) || !first.is_empty(),
     }
 }
 
@@ -131,6 +126,19 @@ fn unheard(cluster: &Value) -> Option<String> {
         named.push_str(&format!(" and {} more links", pairs.len() - NAMED));
     }
     (!pairs.is_empty()).then(|| format!("{named}; "))
+}
+
+/// Sources of workers that show nothing: their workers are in use, and may not be for long.
+fn lost_sources(cluster: &Value) -> Option<String> {
+    let lost = rows(cluster, "lost_sources").iter().map(|lost| {
+        let what = match lost["how"].as_str() {
+            Some("empty") => "shows no worker any more",
+            _ => "cannot be seen",
+        };
+        format!("source {} {what}; ", field(lost, "source"))
+    });
+    let lost: String = lost.collect();
+    (!lost.is_empty()).then_some(lost)
 }
 
 /// Whether it is known since when.
@@ -386,6 +394,23 @@ mod tests {
         assert_eq!(
             found.text,
             "two processes run as r1; 1 replica; 1 worker usable"
+        );
+        assert!(found.is_wrong);
+    }
+
+    #[test]
+    fn sources_that_show_nothing_are_named() {
+        let replicas = [replica("r1", true, true, "d")];
+        let lost = [
+            json!({ "source": "dns", "how": "broken" }),
+            json!({ "source": "files", "how": "empty" }),
+        ];
+        let cluster =
+            json!({ "digest": "d", "settings": "s", "replicas": replicas, "lost_sources": lost });
+        let found = summary(&cluster, &[worker("w1", "active", "good", 9)]);
+        assert_eq!(
+            found.text,
+            "source dns cannot be seen; source files shows no worker any more; 1 replica; 1 worker usable"
         );
         assert!(found.is_wrong);
     }

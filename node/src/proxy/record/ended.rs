@@ -130,7 +130,7 @@ impl Record {
             priority = self.priority.as_str(),
             queued_ms = self.queued.map(tenths_of_ms),
             asked_model = self.asked_model.as_deref(),
-            model = self.model.as_deref(),
+            model = self.model.as_deref().filter(|model| !model.is_empty()),
             worker = self.worker.as_ref().map(|w| &*w.label),
             failed_worker = self.failed_worker.as_ref().map(|w| &*w.label),
             reason = (!self.reason.is_empty()).then_some(self.reason),

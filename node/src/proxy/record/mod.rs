@@ -108,6 +108,7 @@ pub struct Record {
     gaps: Option<Box<Gaps>>,
     /// What placement recorded for the last attempt.
     recorded: Option<RecordedPlacement>,
+    /// Of a stream.
     first_token: Option<Duration>,
     /// Whether this replica ends now.
     is_cutting: Arc<AtomicBool>,
@@ -209,11 +210,11 @@ impl Record {
     /// The first event, or a whole short answer, is there; `streams`: it is the first of a stream's events.
     pub fn first_token(&mut self, streams: bool) {
         let elapsed = self.started.elapsed();
-        self.first_token = Some(elapsed);
         if let Some(recorded) = &mut self.recorded {
             recorded.settle();
         }
         if streams {
+            self.first_token = Some(elapsed);
             let first_token = &self.series.pace().first_token;
             first_token.observe(elapsed, self.sampled_span());
             if let Some(worker) = &self.worker {
@@ -427,6 +428,7 @@ impl Record {
     pub fn own_error_as(&mut self, error: &ApiError, status: StatusCode) {
         self.count_error(error.kind);
         self.status = Some(status);
+        self.bytes_out += error.body_as(status, self.dialect).len() as u64;
         self.finish(Outcome::Error);
     }
 }
