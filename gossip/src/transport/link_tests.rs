@@ -48,7 +48,7 @@ impl Peer {
 }
 
 impl Greeting {
-    async fn is_answered(mut self) -> Connection {
+    async fn answered(mut self) -> Connection {
         let ack = Message::HelloAck(HelloAck {
             replica: "a".parse().expect("valid"),
             generation_seen: 0,
@@ -71,11 +71,11 @@ async fn a_dial_during_which_the_generation_is_renewed_begins_anew() {
     let first = peer.greeted().await;
     assert_eq!(first.generation, GENERATION);
     bench.transport.renew(GENERATION + 1);
-    let first = first.is_answered().await;
+    let first = first.answered().await;
     assert_eq!(closed_with(&first).await, Some(Close::Renewed));
     let second = peer.greeted().await;
     assert_eq!(second.generation, GENERATION + 1);
-    let second = second.is_answered().await;
+    let second = second.answered().await;
     let linked = async {
         while bench.transport.linked().is_empty() {
             tokio::task::yield_now().await;
