@@ -117,7 +117,7 @@ pub(super) const ONE_FILE_DIFFERS: Fault = Fault::new(
     &[],
 );
 pub(super) const ALL_FILES_LOSE: Fault = Fault::new(
-    "a worker leaves the files of all replicas, and is held",
+    "all workers leave the files of all replicas, and are held",
     &["SourceEmptied"],
     &[],
 );
