@@ -23,7 +23,8 @@ const SELECTION: &str =
     "choices follow from counts and caches, see [cluster] in the file; leave it out";
 const STICKY: &str =
     "sessions stay on their worker by the ring, without a table that ends; leave it out";
-const RANKS: &str = "write one worker for each rank, as http://host:port@rank";
+const RANKS: &str = "write one worker for each rank, as http://host:port@rank, or give their number with \
+     --intra-node-data-parallel-size";
 const RL: &str = "the data port does not control engines; ask the workers themselves";
 const JOBS: &str = "workers are added at once, without jobs; leave it out";
 const MEDIA: &str = "images and audio go to the worker as they came; set its own limits";
@@ -203,7 +204,7 @@ pub(super) const ROWS: &[Row] = &[
     refused(&["discovery-provider"], DISCOVERY),
     refused(
         &["discovery-file"],
-        "write the workers as [[worker]] into the file of --config; SIGHUP reads it again",
+        "write the workers into files for --worker-files, which are looked at every 2 s",
     ),
     refused(&["discovery-check-interval-secs"], DISCOVERY),
     differs(&["selector"], SELECTOR),
