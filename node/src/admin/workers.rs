@@ -227,6 +227,7 @@ impl Admin {
         let put = self.agent.put_workers(Source::Admin, workers).await;
         let ack = put.map_err(|error| wrong_change(&error))?;
         self.label(labelled).await?;
+        self.catches_up().await;
         let added = written.into_iter().map(|(id, state)| AddedWorker {
             changes: self.changes_since(&before, &id),
             state: state.as_str(),
@@ -271,6 +272,7 @@ impl Admin {
         if !labels.is_empty() {
             self.label(vec![(id.clone(), labels)]).await?;
         }
+        self.catches_up().await;
         let changes = self.changes_since(&before, &id);
         if self.is_otherwise(&before, &id) {
             tracing::info!(
@@ -355,7 +357,8 @@ impl Admin {
         json(StatusCode::OK, &self.describe_workers(page))
     }
 
-    /// Fleets are made a moment after the registry has changed: a client that was answered finds its change.
+    /// Fleets are made a moment after the registry has changed: a client that was answered finds its change, and
+    /// whoever drained a worker here sees no later choice of it.
     async fn catches_up(&self) {
         let latest = || self.agent.view();
         self.cluster.catches_up(latest, FOLLOWS_WITHIN).await;
@@ -419,6 +422,7 @@ impl Admin {
             None => Ok(labelled),
         };
         let ack = noted.map_err(|error| wrong_change(&error))?;
+        self.catches_up().await;
         let view = self.agent.view();
         let state = view.worker(&id).map(|worker| worker.spec.state());
         if self.is_otherwise(&before, &id) {
@@ -456,6 +460,7 @@ impl Admin {
         let id: WorkerId = id.parse().map_err(|error| wrong_worker(&error))?;
         let removed = self.agent.remove_worker(&id, Source::Admin).await;
         let ack = removed.map_err(|error| wrong_change(&error))?;
+        self.catches_up().await;
         tracing::info!(
             worker = id.as_str(),
             confirmed_by = ack.confirmed_by,
