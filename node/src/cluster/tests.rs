@@ -1,13 +1,15 @@
 //! Laws of what decisions leave behind and what other replicas add.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use grapevine_gossip::dry_run::DryRun;
 use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport, Lack, Retraction};
 use grapevine_gossip::registry::Worker as RegisteredWorker;
 use grapevine_gossip::worker::{Labels, RawWorker, Source, State, WorkerId, WorkerSpec};
-use grapevine_placement::{ClusterSettings, Key, KeyBuilder, Reason};
+use grapevine_placement::{AttemptOutcome, ClusterSettings, Key, KeyBuilder, Reason};
 use grapevine_transfer::label;
+use tokio::time::{Instant, advance};
 
 use super::Placed;
 use crate::alone::{Alone, worker};
@@ -15,7 +17,7 @@ use crate::api::cards::Card;
 use crate::cluster::agreement::encode_key;
 use crate::config::KvEventsConfig;
 use crate::http::sse::Usage;
-use crate::upstream::Worker;
+use crate::upstream::{InFlight, Worker};
 
 pub(super) const MODEL: &str = "m";
 pub(super) const WORKERS: usize = 4;
@@ -382,4 +384,27 @@ fn the_ranks_of_an_engine_are_those_that_it_reports_else_those_of_its_descriptio
     assert_eq!(ranks(Some(4), None), Some(4));
     assert_eq!(ranks(Some(4), Some("many")), Some(4));
     assert_eq!(ranks(None, None), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_readers_end_is_no_sign_of_life_of_its_worker() {
+    let house = house();
+    let Placed {
+        worker, decision, ..
+    } = house.place(&key("a", 1));
+    let begin = || InFlight::begin(&worker, &decision).expect("it is usable");
+    // All of its answer lies in buffers, and its client takes its time.
+    let mut read_slowly = begin();
+    read_slowly.delivered();
+    advance(Duration::from_secs(1)).await;
+    let asked = Instant::now();
+    let waits = begin();
+    advance(Duration::from_secs(60)).await;
+    waits.stalled(asked);
+    assert!(worker.health.awaits_token());
+    read_slowly.end(AttemptOutcome::Success);
+    assert!(
+        worker.health.awaits_token(),
+        "it has computed nothing since"
+    );
 }

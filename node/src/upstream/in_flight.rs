@@ -12,8 +12,6 @@ use super::worker::Worker;
 #[derive(Debug)]
 pub struct InFlight {
     worker: Arc<Worker>,
-    /// It got a token.
-    delivered: bool,
     held: Load,
     permit: Option<Permit>,
     since: Instant,
@@ -64,7 +62,6 @@ impl InFlight {
         worker.load.add(held);
         Some(Self {
             worker: Arc::clone(worker),
-            delivered: false,
             held,
             permit: Some(permit),
             since: Instant::now(),
@@ -93,7 +90,6 @@ impl InFlight {
         if let Some(tokens) = self.tokens_before {
             self.worker.pace.answered(tokens, waited * 1e3);
         }
-        self.delivered = true;
         self.worker.health.delivered();
     }
 
@@ -134,15 +130,14 @@ impl InFlight {
     }
 
     /// The request ended, with what its end shows about the worker. Later calls do nothing.
+    ///
+    /// A good end is no sign of life: a client that reads slowly reads it long after the worker has written it.
     pub fn end(&mut self, outcome: AttemptOutcome) {
         let held = std::mem::take(&mut self.held);
         self.worker.load.subtract(held);
         let Some(permit) = self.permit.take() else {
             return;
         };
-        if self.delivered && outcome == AttemptOutcome::Success {
-            self.worker.health.delivered();
-        }
         let load = grapevine_placement::Load {
             requests: held.requests.into(),
             prefill_tokens: held.prefill_tokens as f64,
