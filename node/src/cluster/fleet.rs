@@ -408,7 +408,11 @@ pub(crate) fn pool_for_tests(settings: &ClusterSettings, ids: &[&str]) -> Pool {
     let registrations: Vec<Registration> = ids
         .iter()
         .map(|id| {
-            let spec = WorkerSpec::new(RawWorker::at(format!("http://{id}:8000")));
+            let url = match id.split_once('@') {
+                Some((host, rank)) => format!("http://{host}:8000@{rank}"),
+                None => format!("http://{id}:8000"),
+            };
+            let spec = WorkerSpec::new(RawWorker::at(url));
             let spec = spec.expect("a worker");
             let id: grapevine_gossip::worker::WorkerId = id.parse().expect("an id");
             let health = crate::upstream::health::Health::new(

@@ -12,7 +12,7 @@
 //! | its engine was known to be dead before the request came | it was not the request |
 //! | other workers ended a moment ago that did not have the request | a rack, a rollout, an operator |
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,17 +33,18 @@ const SEEN_MAX: usize = 64;
 /// How long it may take to find out whether a worker lives.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Workers that ended a moment ago, as far as this replica noticed.
+/// Servers that ended a moment ago, as far as this replica noticed. Ranks of one server end together, which is one end.
 #[derive(Debug, Default)]
 pub(super) struct Deaths {
-    seen: Mutex<VecDeque<(Arc<str>, Instant)>>,
+    seen: Mutex<VecDeque<(Arc<Worker>, Instant)>>,
 }
 
 impl Deaths {
-    fn recent(&self, now: Instant) -> MutexGuard<'_, VecDeque<(Arc<str>, Instant)>> {
+    fn recent(&self, now: Instant) -> MutexGuard<'_, VecDeque<(Arc<Worker>, Instant)>> {
         // Each change is complete before anything could panic.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_old = |(_, at): &(Arc<str>, Instant)| now.saturating_duration_since(*at) > TOGETHER;
+        let is_old =
+            |(_, at): &(Arc<Worker>, Instant)| now.saturating_duration_since(*at) > TOGETHER;
         while seen.front().is_some_and(is_old) {
             seen.pop_front();
         }
@@ -51,9 +52,12 @@ impl Deaths {
     }
 
     /// A worker ended.
-    fn saw(&self, worker: &Arc<str>, now: Instant) {
+    fn saw(&self, worker: &Arc<Worker>, now: Instant) {
         let mut seen = self.recent(now);
-        if seen.iter().any(|(known, _)| known == worker) {
+        if seen
+            .iter()
+            .any(|(known, _)| server(known) == server(worker))
+        {
             return;
         }
         if seen.len() >= SEEN_MAX {
@@ -62,18 +66,17 @@ impl Deaths {
         seen.push_back((Arc::clone(worker), now));
     }
 
-    /// Workers that ended a moment ago, but for these.
+    /// Servers that ended a moment ago, but for those of these workers.
     fn others(&self, workers: &[Arc<Worker>], now: Instant) -> usize {
         let seen = self.recent(now);
-        let is_other =
-            |(label, _): &&(Arc<str>, Instant)| !workers.iter().any(|w| w.label == *label);
+        let is_other = |(ended, _): &&(Arc<Worker>, Instant)| !is_among(ended, workers);
         seen.iter().filter(is_other).count()
     }
 
     /// It is known why these ended: that says nothing about others.
     fn explained(&self, workers: &[Arc<Worker>], now: Instant) {
         let mut seen = self.recent(now);
-        seen.retain(|(label, _)| !workers.iter().any(|worker| worker.label == *label));
+        seen.retain(|(ended, _)| !is_among(ended, workers));
     }
 }
 
@@ -118,7 +121,7 @@ impl Company {
             // Another request on it was the first to notice.
             Failure::WorkerBad if worker.health.look().is_unreachable => Sign::Connection,
             Failure::Connect(_) if why.is_refused() => {
-                deaths.saw(&worker.label, now);
+                deaths.saw(worker, now);
                 return;
             }
             _ => return,
@@ -134,7 +137,7 @@ impl Company {
     fn ended(&self, deaths: &Deaths, worker: &Arc<Worker>, sign: Sign) {
         let now = Instant::now();
         let refuses = worker.refuses_since.get();
-        deaths.saw(&worker.label, now);
+        deaths.saw(worker, now);
         if sign == Sign::Connection && refuses.is_some_and(|since| since + CRASH_TAKES < now) {
             return;
         }
@@ -178,14 +181,24 @@ impl Company {
     }
 }
 
-/// The most of these workers that take the same part of a request. A divided request is on two workers at once, which
+/// The process that ends: all ranks of a server have one address.
+fn server(worker: &Worker) -> &str {
+    worker.address.url.base()
+}
+
+fn is_among(ended: &Worker, workers: &[Arc<Worker>]) -> bool {
+    workers.iter().any(|worker| server(worker) == server(ended))
+}
+
+/// The most servers of these workers that take the same part of a request. A divided request is on two workers at once, which
 /// may end together; what ends engines ends one after the other of the same kind.
 fn of_one_kind<'a>(workers: impl IntoIterator<Item = &'a Arc<Worker>>) -> usize {
-    let mut counts = BTreeMap::new();
+    let mut servers: BTreeMap<_, BTreeSet<&str>> = BTreeMap::new();
     for worker in workers {
-        *counts.entry(worker.about.load().role).or_insert(0) += 1;
+        let of_role = servers.entry(worker.about.load().role);
+        of_role.or_default().insert(server(worker));
     }
-    counts.into_values().max().unwrap_or(0)
+    servers.values().map(BTreeSet::len).max().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -247,9 +260,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn ranks_of_one_server_end_once() {
+        let pool = pool_for_tests(&ClusterSettings::default(), &["a@0", "a@1", "b@0"]);
+        let members = pool.members().iter();
+        let ranks: Vec<_> = members.map(|member| Arc::clone(&member.worker)).collect();
+        let (deaths, company) = (Deaths::default(), Company::default());
+        for rank in &ranks[..2] {
+            company.failed(&deaths, rank, Instant::now(), &closed());
+        }
+        assert_eq!(of_one_kind(&ranks[..2]), 1, "one process ended");
+        assert_eq!(of_one_kind(&ranks), 2);
+        let others = |of: &[Arc<Worker>]| deaths.others(of, Instant::now());
+        assert_eq!(others(&ranks[2..]), 1, "one process ended");
+        assert_eq!(others(&ranks[..1]), 0, "its own");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn ends_of_others_count_for_a_moment_and_once_each() {
         let (deaths, workers) = (Deaths::default(), workers());
-        let see = |index: usize| deaths.saw(&workers[index].label, Instant::now());
+        let see = |index: usize| deaths.saw(&workers[index], Instant::now());
         let others = || deaths.others(&workers[..2], Instant::now());
         for index in [0, 1, 2, 2] {
             see(index);
