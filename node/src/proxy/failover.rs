@@ -22,7 +22,7 @@ use super::continuation::{Ask, Continuation, Next, Reason, Room};
 use super::dispatch::Dispatch;
 use super::pauses::Reach;
 use super::relay::{Movable, Moved, OnBreak};
-use super::retry::{self, AttemptPlan, Exhausted};
+use super::retry::{self, Attempt, AttemptPlan, Exhausted};
 use super::stages::asked::{Asked, with_room};
 use super::stages::placed::{Placed, Sent};
 use crate::cluster::{Pool, RecordedPlacement};
@@ -254,8 +254,8 @@ impl AttemptPlan for ToNext<'_> {
         placed.is_last_resort()
     }
 
-    async fn send(&mut self, placed: Placed, attempt: u32) -> Result<Sent, Failure> {
-        self.attempts = attempt;
+    async fn send(&mut self, placed: Placed, attempt: Attempt) -> Result<Sent, Failure> {
+        self.attempts = attempt.number;
         let deadline = self.asked.deadline();
         let (worker, begun) = (Arc::clone(placed.worker()), Instant::now());
         let result = placed

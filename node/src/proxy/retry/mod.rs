@@ -40,14 +40,27 @@ pub(super) trait AttemptPlan {
     /// The worker was known to refuse connections when it was chosen.
     fn is_last_resort(placed: &Self::Placed) -> bool;
 
-    /// Tries that worker. `attempt` counts from 1.
+    /// Tries that worker.
     ///
     /// # Errors
     /// See [`Failure`]; nothing has reached the client then.
-    async fn send(&mut self, placed: Self::Placed, attempt: u32) -> Result<Self::Answer, Failure>;
+    async fn send(
+        &mut self,
+        placed: Self::Placed,
+        attempt: Attempt,
+    ) -> Result<Self::Answer, Failure>;
 
     /// Whether so many workers ended while they had the request that no other is to get it.
     async fn is_condemned(&mut self) -> bool;
+}
+
+/// Which attempt of a request it is. Both count from 1.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attempt {
+    /// Of all that were begun.
+    pub(super) number: u32,
+    /// Of those that count: connections that were refused do not.
+    pub(super) counted: u32,
 }
 
 /// What a request's retries have to keep to.
@@ -91,7 +104,11 @@ pub(super) async fn run<C: AttemptPlan>(
         // That a worker refuses again which did so before is no news, and there may be hundreds of them.
         let was_known = C::is_last_resort(&placed);
         sent += 1;
-        let failure = match plan.send(placed, sent).await {
+        let attempt = Attempt {
+            number: sent,
+            counted: attempts + 1,
+        };
+        let failure = match plan.send(placed, attempt).await {
             Ok(answer) => return Ok(answer),
             Err(failure) => failure,
         };
@@ -146,9 +163,9 @@ fn spend(loan: &mut Option<Loan>) {
     }
 }
 
-/// Whether there may be another attempt after `attempts` tries, whatever became of them.
-pub(super) fn may_follow(config: &RetryConfig, attempts: u32) -> bool {
-    config.enabled && attempts < config.max_attempts.get()
+/// Whether there may be another attempt after this one, whatever becomes of it.
+pub(super) fn may_follow(config: &RetryConfig, attempt: Attempt) -> bool {
+    config.enabled && attempt.counted < config.max_attempts.get()
 }
 
 /// What to do after a failed attempt.

@@ -94,8 +94,15 @@ impl AttemptPlan for Script {
         *known_dead
     }
 
-    async fn send(&mut self, (worker, _): (usize, bool), attempt: u32) -> Result<(), Failure> {
-        assert_eq!(attempt as usize, self.asked.len() + 1);
+    async fn send(
+        &mut self,
+        (worker, known_dead): (usize, bool),
+        attempt: Attempt,
+    ) -> Result<(), Failure> {
+        assert_eq!(attempt.number as usize, self.asked.len() + 1);
+        let counts = |act: &Act| known_dead || !matches!(act, Act::Refused);
+        let before = self.asked.iter().filter(|(_, act, _)| counts(act));
+        assert_eq!(attempt.counted as usize, before.count() + 1);
         let (act, takes) = self
             .acts
             .pop_front()

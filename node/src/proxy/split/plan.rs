@@ -26,7 +26,7 @@ use crate::proxy::dispatch::Dispatch;
 use crate::proxy::division::stays_whole;
 use crate::proxy::pauses::Reach;
 use crate::proxy::record::Record;
-use crate::proxy::retry::{AttemptPlan, Exhausted};
+use crate::proxy::retry::{Attempt, AttemptPlan, Exhausted};
 use crate::proxy::stages::asked::{Asked, with_room};
 use crate::proxy::stages::placed::{Placed, Sent};
 use crate::upstream::failure::Failure;
@@ -256,14 +256,14 @@ impl AttemptPlan for ToPair<'_> {
         }
     }
 
-    async fn send(&mut self, chosen: Chosen, attempt: u32) -> Result<Sent, Failure> {
+    async fn send(&mut self, chosen: Chosen, attempt: Attempt) -> Result<Sent, Failure> {
         match chosen {
             Chosen::One(placed) => {
                 let mut plan = self.asked.attempt_plan(self.dispatch, self.record);
                 plan.send(placed, attempt).await
             }
             Chosen::Pair(pair) => {
-                if attempt > 1 {
+                if attempt.number > 1 {
                     self.dispatch.metrics.attempts.retries.inc();
                 }
                 self.send_pair(pair, attempt).await

@@ -16,6 +16,7 @@ use super::pair::{Failed, First, Pair, PlacedHalf, UnderWay};
 use super::plan::ToPair;
 use crate::proxy::division::blame::{self, Fault};
 use crate::proxy::record::Record;
+use crate::proxy::retry::Attempt;
 use crate::proxy::stages::placed::{Sent, Terms};
 use crate::upstream::Worker;
 use crate::upstream::attempt::Outgoing;
@@ -41,7 +42,11 @@ impl ToPair<'_> {
     ///
     /// # Errors
     /// See [`Failure`]; what was learned by it is noted.
-    pub(super) async fn send_pair(&mut self, pair: Pair, attempt: u32) -> Result<Sent, Failure> {
+    pub(super) async fn send_pair(
+        &mut self,
+        pair: Pair,
+        attempt: Attempt,
+    ) -> Result<Sent, Failure> {
         let Pair { first, mut decode } = pair;
         let terms = Terms {
             waits_for: match self.asked.outgoing().stream {

@@ -23,7 +23,7 @@ use crate::proxy::division::{Division, Way};
 use crate::proxy::pauses::Reach;
 use crate::proxy::realtime::Session;
 use crate::proxy::record::Record;
-use crate::proxy::retry::{AttemptPlan, Exhausted, RetryPolicy};
+use crate::proxy::retry::{Attempt, AttemptPlan, Exhausted, RetryPolicy};
 use crate::proxy::routing_query::RoutingQuery;
 use crate::upstream::attempt::Outgoing;
 use crate::upstream::failure::Failure;
@@ -390,8 +390,8 @@ impl AttemptPlan for ToWorker<'_> {
         placed.is_last_resort()
     }
 
-    async fn send(&mut self, placed: Placed, attempt: u32) -> Result<Sent, Failure> {
-        if attempt > 1 {
+    async fn send(&mut self, placed: Placed, attempt: Attempt) -> Result<Sent, Failure> {
+        if attempt.number > 1 {
             self.dispatch.metrics.attempts.retries.inc();
         }
         self.record.propagate(&mut self.asked.outgoing.headers);

@@ -42,8 +42,8 @@ pub(in crate::proxy) struct Terms {
     pub(in crate::proxy) waits_for: WaitsFor,
     /// The end of the whole request.
     pub(in crate::proxy) deadline: Option<Instant>,
-    /// Counts from 1.
-    pub(in crate::proxy) attempt: u32,
+    /// How many there were.
+    pub(in crate::proxy) attempt: retry::Attempt,
 }
 
 /// A request that a worker has answered in a way that may be shown.
@@ -80,7 +80,7 @@ impl Placed {
     }
 
     /// Connects, sends, and waits until the answer is known to be one. A failure has been reported to
-    /// the worker's health when this returns. `attempt` counts from 1.
+    /// the worker's health when this returns.
     ///
     /// # Errors
     /// See [`Failure`].
@@ -89,7 +89,7 @@ impl Placed {
         dispatch: &Dispatch,
         outgoing: &Outgoing,
         deadline: Option<Instant>,
-        attempt: u32,
+        attempt: retry::Attempt,
     ) -> Result<Sent, Failure> {
         let waits_for = match outgoing.stream {
             true => WaitsFor::Token,
