@@ -1,19 +1,22 @@
 //! Blocks on a prefill worker that no decode worker fetched: they take room there until the engine gives them up
 //! (vLLM 0.32.0 with NIXL: its `kv_lease_duration`, 30 s by default; Mooncake and releases before: 480 s), so they count as
-//! load until then.
+//! load until then, or until the engine's process is gone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
-use super::SplitMetrics;
+use super::{SplitMetrics, blame};
 use crate::config::TransferConfig;
 use crate::live::Live;
 use crate::upstream::InFlight;
 
 /// Most prompts whose blocks are counted at once; of further ones nothing is known.
 const LEFT_MAX: usize = 4_096;
+/// How often it is asked whether the process that holds them is still there.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// Prompts whose blocks were left on prefill workers.
 #[derive(Debug)]
@@ -45,11 +48,79 @@ impl LeftBlocks {
         let left = Arc::clone(self);
         self.metrics.held.inc();
         tokio::spawn(async move {
-            let held_for = left.config.look().held_for;
-            sleep(held_for).await;
+            let until = Instant::now() + left.config.look().held_for;
+            let epoch = || in_flight.worker().epoch.load(Ordering::Relaxed);
+            let before = epoch();
+            loop {
+                let next = until.min(Instant::now() + LOOK);
+                sleep_until(next).await;
+                if next == until || epoch() != before || blame::is_gone(in_flight.worker()) {
+                    break;
+                }
+            }
             drop(in_flight);
             left.count.fetch_sub(1, Ordering::Relaxed);
             left.metrics.held.dec();
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use grapevine_placement::{ClusterSettings, KeyBuilder};
+    use prometheus_client::registry::Registry;
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::alone::{Alone, worker};
+    use crate::config::KvEventsConfig;
+    use crate::upstream::Worker;
+
+    const MODEL: &str = "m";
+
+    /// A worker with a prompt that was left there; yields until that is counted.
+    async fn left() -> (Alone, Arc<Worker>) {
+        let house = Alone::new("r1", [worker(0, MODEL)], &KvEventsConfig::default(), 1);
+        let pool = house.cluster.fleet().pool(MODEL).expect("it is served");
+        let key = KeyBuilder::new(&ClusterSettings::default().key, MODEL, b"").finish();
+        let placed = house.cluster.place(&pool, &key, &[]).expect("it is usable");
+        let in_flight = InFlight::begin(&placed.worker, &placed.decision).expect("it is usable");
+        let metrics = SplitMetrics::register(&mut Registry::default());
+        LeftBlocks::new(TransferConfig::default().into(), metrics).leave(in_flight);
+        tokio::task::yield_now().await;
+        (house, placed.worker)
+    }
+
+    /// Whether this still holds the worker's load.
+    async fn held_after(worker: &Arc<Worker>, time: Duration) -> bool {
+        let before = Arc::strong_count(worker);
+        advance(time).await;
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
+        Arc::strong_count(worker) == before
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_left_counts_until_it_is_given_up() {
+        let (_house, worker) = left().await;
+        let held_for = TransferConfig::default().held_for;
+        let mut held = Duration::ZERO;
+        while held + LOOK < held_for {
+            assert!(held_after(&worker, LOOK).await, "after {held:?}");
+            held += LOOK;
+        }
+        assert!(!held_after(&worker, LOOK).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_left_goes_with_the_process() {
+        let (_house, worker) = left().await;
+        assert!(held_after(&worker, LOOK).await);
+        worker.epoch.store(7, Ordering::Relaxed);
+        assert!(!held_after(&worker, LOOK).await, "it was started anew");
+        let (_house, worker) = left().await;
+        worker.unreachable();
+        assert!(!held_after(&worker, LOOK).await, "nobody listens there");
     }
 }

@@ -84,6 +84,7 @@ pub(super) async fn compute(
     // Now, so that blocks count also if the answer does not arrive whole or its client leaves meanwhile.
     let in_flight = placed.into_in_flight();
     let mut computed = Computed::begun(in_flight, (half, index), random, &dispatch.left);
+    let answered = Instant::now();
     let rest = timeout(
         dispatch.timeouts.look().first_token,
         answer.whole(ANSWER_BYTES_MAX),
@@ -99,6 +100,13 @@ pub(super) async fn compute(
         Ok(Err(failure)) => failure,
         Err(_) => Failure::Late,
     };
+    // As of an attempt that failed before its answer began.
+    if matches!(failure, Failure::Late) {
+        computed.worker().health.stalled(answered);
+    }
     computed.shows(failure.verdict());
+    if failure.is_broken_connection() {
+        computed.worker().unreachable();
+    }
     Err(failure)
 }
