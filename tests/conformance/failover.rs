@@ -309,6 +309,51 @@ async fn a_continuation_that_breaks_is_continued_as_often_as_is_set() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn without_another_worker_a_client_reads_what_its_own_said() {
+    let plan = patient().set("failover.enabled", "true");
+    let house = House::of(plan, vec![quick()]).await;
+    let (body, id) = (request(CHATS, 0), "said-by-its-worker");
+    let unbroken = ask(house.workers[0].addr(), CHATS, &[], &body).await;
+    let crash = Fault::stop(Point::Event(3), How::Crash);
+    break_home(&house, CHATS, &body, id, crash).await;
+    let read = ask(house.data(), CHATS, &[("x-request-id", id)], &body).await;
+    assert_eq!((read.errors.len(), read.done), (1, 1), "{read:?}");
+    let message = read.errors[0]["message"].as_str().expect("a message");
+    assert!(message.starts_with("EngineCore"), "{message}");
+    assert!(unbroken.text.starts_with(&read.text), "{read:?}");
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    assert_eq!(metrics.sum("grapevine_failovers_total", "no_worker"), 1.0);
+    house.workers.iter().for_each(|worker| worker.reset());
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_ends_engines_ends_one_more_at_most() {
+    let plan = patient().set("failover.max", "3");
+    let house = House::of(plan, vec![quick(); 4]).await;
+    let (body, id) = (request(CHATS, 0), "ends-engines");
+    for worker in &house.workers {
+        let crash = Fault::stop(Point::Event(3), How::Crash);
+        worker
+            .add_rule(rule(("x-request-id", id), crash))
+            .expect("room");
+    }
+    let read = ask(house.data(), CHATS, &[ON, ("x-request-id", id)], &body).await;
+    assert_eq!((read.errors.len(), read.done), (1, 0), "{read:?}");
+    let code = &read.errors[0]["code"];
+    assert_eq!(
+        code, "upstream_broke",
+        "the second's own words are of another answer"
+    );
+    assert_eq!(house.seen(id).len(), 2, "no third worker gets it");
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let reason = "query_of_death";
+    assert_eq!(metrics.sum("grapevine_failovers_total", reason), 1.0);
+    house.workers.iter().for_each(|worker| worker.reset());
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_continued_ends_with_one_error_event() {
     let plan = patient()
         .set("failover.enabled", "true")

@@ -86,7 +86,7 @@ pub(super) struct Company(Mutex<Vec<(Arc<Worker>, Sign)>>);
 
 /// How it is known that a worker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sign {
+pub enum Sign {
     /// The connection ended: it may live all the same.
     Connection,
     /// It says that its engine is dead.
@@ -130,8 +130,8 @@ impl Company {
     }
 
     /// A stream that had begun broke off.
-    pub(super) fn broke(&self, deaths: &Deaths, worker: &Arc<Worker>) {
-        self.ended(deaths, worker, Sign::Connection);
+    pub(super) fn broke(&self, deaths: &Deaths, worker: &Arc<Worker>, sign: Sign) {
+        self.ended(deaths, worker, sign);
     }
 
     fn ended(&self, deaths: &Deaths, worker: &Arc<Worker>, sign: Sign) {

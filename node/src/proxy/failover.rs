@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use super::budget::Loan;
 use super::continuation::{Ask, Continuation, Next, Reason, Room};
+use super::deaths::Sign;
 use super::dispatch::Dispatch;
 use super::pauses::Reach;
 use super::relay::{Movable, Moved, OnBreak};
@@ -73,9 +74,9 @@ impl Movable for Failover {
         &mut self.continuation
     }
 
-    fn leave(&mut self, ended: Option<&Arc<Worker>>) -> Result<Option<Bytes>, Reason> {
-        if let Some(worker) = ended {
-            self.asked.broke_on(&self.dispatch, worker);
+    fn leave(&mut self, ended: Option<(&Arc<Worker>, Sign)>) -> Result<Option<Bytes>, Reason> {
+        if let Some((worker, sign)) = ended {
+            self.asked.broke_on(&self.dispatch, worker, sign);
         }
         let body = match self.continuation.go_on()? {
             Next::End(bytes) => return Ok(Some(bytes)),

@@ -127,7 +127,7 @@ impl Failure {
             Self::Refused(_, body) => body,
             _ => return false,
         };
-        memchr::memmem::find(body, ENGINE_DEAD).is_some()
+        says_engine_dead(body)
     }
 
     /// The worker answered with this.
@@ -202,8 +202,12 @@ impl Failure {
 
 /// Whether an error event speaks of what the request asks, so that any other worker would say the same.
 pub fn is_about_request(status: StatusCode, json: &[u8]) -> bool {
-    let is_engine_dead = memchr::memmem::find(json, ENGINE_DEAD).is_some();
-    status.is_client_error() && !is_retryable(status) && !is_engine_dead
+    status.is_client_error() && !is_retryable(status) && !says_engine_dead(json)
+}
+
+/// Whether an error, in a body or an event, says that the engine computes nothing any more.
+pub fn says_engine_dead(json: &[u8]) -> bool {
+    memchr::memmem::find(json, ENGINE_DEAD).is_some()
 }
 
 /// The head of the plain answer that says what an error event said.

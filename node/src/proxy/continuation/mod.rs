@@ -62,6 +62,8 @@ pub struct Continuation {
     finished: bool,
     usage_passed: bool,
     tokens: Tokens,
+    /// The event in which the first worker said that it failed, and what came with it.
+    complaint: Bytes,
 }
 
 /// Token counts of one answer over several workers.
@@ -87,6 +89,8 @@ pub struct Passage {
     pub pass: Bytes,
     /// What follows them.
     pub then: Then,
+    /// With [`Then::Failed`]: what the worker said of it.
+    pub said: Bytes,
 }
 
 /// What follows some bytes of a worker.
@@ -125,6 +129,7 @@ impl Continuation {
             finished: false,
             usage_passed: false,
             tokens: Tokens::default(),
+            complaint: Bytes::new(),
         }
     }
 
@@ -139,7 +144,12 @@ impl Continuation {
             let then = self.read(block, &mut rewritten);
             if then != Then::More {
                 let pass = self.pass(whole.slice(..at), rewritten);
-                return Passage { pass, then };
+                let said = whole.slice(at..);
+                self.complaint = match (then, self.moves) {
+                    (Then::Failed, 0) => said.clone(),
+                    _ => Bytes::new(),
+                };
+                return Passage { pass, then, said };
             }
             if self.moves == 0 && self.against.is_some() {
                 return self.let_go(whole.clone());
@@ -149,7 +159,8 @@ impl Continuation {
             if self.moves > 0 {
                 let pass = self.pass(whole, rewritten);
                 let then = Then::Lost(Reason::Answer);
-                return Passage { pass, then };
+                let said = Bytes::new();
+                return Passage { pass, then, said };
             }
             self.against = Some(Reason::Answer);
             return self.let_go(whole);
@@ -161,6 +172,12 @@ impl Continuation {
     pub fn flush(&mut self) -> Bytes {
         let held = self.blocks.flush();
         if self.moves == 0 { held } else { Bytes::new() }
+    }
+
+    /// What the first worker said of its failure, in place of words of ours; empty if a later one failed, whose events
+    /// belong to an answer that the client does not read.
+    pub fn complaint(&mut self) -> Bytes {
+        std::mem::take(&mut self.complaint)
     }
 
     /// The worker broke off: what now? Another worker's events are expected after [`Next::Ask`].
@@ -342,6 +359,7 @@ impl Passage {
         Self {
             pass,
             then: Then::More,
+            said: Bytes::new(),
         }
     }
 }

@@ -30,6 +30,7 @@ use crate::proxy::own_words;
 use crate::proxy::record::Record;
 use crate::shutdown::Cutoff;
 use crate::upstream::attempt::Begun;
+use crate::upstream::failure::says_engine_dead;
 use crate::upstream::{AnswerBody, Connection, InFlight};
 
 pub use self::first::First;
@@ -241,13 +242,17 @@ impl Relay {
     fn look_through(&mut self, data: &Bytes) {
         #[cfg(debug_assertions)]
         crate::fault_injection::panic_in("stream", self.record.request_id());
-        let (progress, tokens) = match &mut self.scan {
+        let (progress, tokens, complains) = match &mut self.scan {
             Some(scan) => {
-                let before = scan.tokens();
-                (scan.read(data), before..scan.tokens())
+                let (before, error) = (scan.tokens(), scan.error);
+                let progress = scan.read(data);
+                (progress, before..scan.tokens(), scan.error && !error)
             }
-            None => (true, 0..0),
+            None => (true, 0..0, false),
         };
+        if complains {
+            self.notes_engine(data);
+        }
         if progress {
             let now = Instant::now();
             self.saw_first();
@@ -261,6 +266,15 @@ impl Relay {
             if std::mem::take(&mut self.waited) && self.scan.is_some() {
                 self.in_flight.goes_on(now);
             }
+        }
+    }
+
+    /// The worker says that it failed. That its engine is dead is known from here on: what comes to it later did not end
+    /// it.
+    fn notes_engine(&self, said: &[u8]) {
+        if says_engine_dead(said) {
+            let worker = self.in_flight.worker();
+            worker.engine_dead_since.begin(Instant::now());
         }
     }
 

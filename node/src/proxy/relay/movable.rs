@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::{Movable, Moved, Next, OnBreak, Relay, RelayError};
 use crate::proxy::continuation::{Reason, Then};
+use crate::proxy::deaths::Sign;
 use crate::proxy::outcome::Outcome;
 use crate::upstream::Broken;
 
@@ -108,7 +109,10 @@ impl Relay {
         self.see(&taken.pass);
         let last = match taken.then {
             Then::More => return taken.pass,
-            Then::Failed => self.leave(Outcome::WorkerError),
+            Then::Failed => {
+                self.notes_engine(&taken.said);
+                self.leave(Outcome::WorkerError)
+            }
             Then::Lost(reason) => {
                 // It answers well; what it says is no continuation.
                 self.in_flight.end(AttemptOutcome::Neutral);
@@ -150,11 +154,16 @@ impl Relay {
             self.end(Outcome::Success);
             return Bytes::new();
         }
-        let worker = (outcome == Outcome::WorkerBroke).then(|| Arc::clone(self.in_flight.worker()));
+        let worker = Arc::clone(self.in_flight.worker());
+        let sign = match outcome {
+            Outcome::WorkerBroke => Some(Sign::Connection),
+            Outcome::WorkerError if worker.engine_dead_since.get().is_some() => Some(Sign::Word),
+            _ => None,
+        };
         self.part(outcome);
         let left = self
             .failover()
-            .map(|failover| failover.leave(worker.as_ref()));
+            .map(|failover| failover.leave(sign.map(|sign| (&worker, sign))));
         match left {
             Some(Ok(None)) => {
                 self.broke_by = outcome;
@@ -178,6 +187,14 @@ impl Relay {
             let rest = self.flush();
             self.end(outcome);
             return rest;
+        }
+        if outcome == Outcome::WorkerError
+            && let Some(said) = self.failover().map(|left| left.continuation().complaint())
+            && !said.is_empty()
+        {
+            self.see(&said);
+            self.end(outcome);
+            return said;
         }
         self.last_words(outcome).unwrap_or_default()
     }

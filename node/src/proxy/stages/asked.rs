@@ -17,7 +17,7 @@ use crate::http::headers;
 use crate::http::worker_body::WorkerBody;
 use crate::proxy::body::HeldBody;
 use crate::proxy::budget::Counted;
-use crate::proxy::deaths::Company;
+use crate::proxy::deaths::{Company, Sign};
 use crate::proxy::dispatch::Dispatch;
 use crate::proxy::division::{Division, Way};
 use crate::proxy::pauses::Reach;
@@ -187,8 +187,8 @@ impl Asked {
     }
 
     /// The worker of its stream broke off.
-    pub(in crate::proxy) fn broke_on(&self, dispatch: &Dispatch, worker: &Arc<Worker>) {
-        self.company.broke(&dispatch.deaths, worker);
+    pub(in crate::proxy) fn broke_on(&self, dispatch: &Dispatch, worker: &Arc<Worker>, sign: Sign) {
+        self.company.broke(&dispatch.deaths, worker, sign);
     }
 
     /// Whether so many workers ended while they had it that no other is to get it. Marks it once, everywhere.
