@@ -349,6 +349,9 @@ async fn a_stream_that_ends_engines_ends_one_more_at_most() {
     let metrics = house.cluster.replicas[0].admin().metrics().await;
     let reason = "query_of_death";
     assert_eq!(metrics.sum("grapevine_failovers_total", reason), 1.0);
+    let text = body.to_string();
+    let again = http1::exchange(house.data(), "POST", CHATS, &[], text.as_bytes()).await;
+    assert_eq!(again.head.status, 422, "{}", again.text());
     house.workers.iter().for_each(|worker| worker.reset());
     house.close().await;
 }

@@ -17,6 +17,7 @@ use crate::api::cards::Card;
 use crate::cluster::agreement::encode_key;
 use crate::config::KvEventsConfig;
 use crate::http::sse::Usage;
+use crate::upstream::failure::Failure;
 use crate::upstream::{InFlight, Worker};
 
 pub(super) const MODEL: &str = "m";
@@ -407,4 +408,24 @@ async fn a_slow_readers_end_is_no_sign_of_life_of_its_worker() {
         worker.health.awaits_token(),
         "it has computed nothing since"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_attempt_leaves_its_verdict() {
+    let closed = Failure::Closed("cut".into());
+    for (why, unreachable, awaits_token) in [
+        (&closed, true, false),
+        (&Failure::Late, false, true),
+        (&Failure::WorkerBad, false, false),
+    ] {
+        let house = house();
+        let placed = house.place(&key("a", 1));
+        let mut begun = InFlight::begin(&placed.worker, &placed.decision).expect("it is usable");
+        let since = Instant::now();
+        advance(Duration::from_secs(60)).await;
+        begun.fail(why, why.verdict(), since);
+        let health = &placed.worker.health;
+        let found = (health.look().is_unreachable, health.awaits_token());
+        assert_eq!(found, (unreachable, awaits_token), "{why:?}");
+    }
 }

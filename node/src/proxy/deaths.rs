@@ -36,15 +36,14 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Servers that ended a moment ago, as far as this replica noticed. Ranks of one server end together, which is one end.
 #[derive(Debug, Default)]
 pub(super) struct Deaths {
-    seen: Mutex<VecDeque<(Arc<Worker>, Instant)>>,
+    seen: Mutex<VecDeque<(Arc<str>, Instant)>>,
 }
 
 impl Deaths {
-    fn recent(&self, now: Instant) -> MutexGuard<'_, VecDeque<(Arc<Worker>, Instant)>> {
+    fn recent(&self, now: Instant) -> MutexGuard<'_, VecDeque<(Arc<str>, Instant)>> {
         // Each change is complete before anything could panic.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_old =
-            |(_, at): &(Arc<Worker>, Instant)| now.saturating_duration_since(*at) > TOGETHER;
+        let is_old = |(_, at): &(Arc<str>, Instant)| now.saturating_duration_since(*at) > TOGETHER;
         while seen.front().is_some_and(is_old) {
             seen.pop_front();
         }
@@ -52,24 +51,23 @@ impl Deaths {
     }
 
     /// A worker ended.
-    fn saw(&self, worker: &Arc<Worker>, now: Instant) {
+    fn saw(&self, worker: &Worker, now: Instant) {
         let mut seen = self.recent(now);
-        if seen
-            .iter()
-            .any(|(known, _)| server(known) == server(worker))
-        {
+        let server = server(worker);
+        if seen.iter().any(|(known, _)| **known == *server) {
             return;
         }
         if seen.len() >= SEEN_MAX {
             seen.pop_front();
         }
-        seen.push_back((Arc::clone(worker), now));
+        // Its name alone: a worker that is removed meanwhile is not kept.
+        seen.push_back((server.into(), now));
     }
 
     /// Servers that ended a moment ago, but for those of these workers.
     fn others(&self, workers: &[Arc<Worker>], now: Instant) -> usize {
         let seen = self.recent(now);
-        let is_other = |(ended, _): &&(Arc<Worker>, Instant)| !is_among(ended, workers);
+        let is_other = |(ended, _): &&(Arc<str>, Instant)| !is_among(ended, workers);
         seen.iter().filter(is_other).count()
     }
 
@@ -186,8 +184,8 @@ fn server(worker: &Worker) -> &str {
     worker.address.url.base()
 }
 
-fn is_among(ended: &Worker, workers: &[Arc<Worker>]) -> bool {
-    workers.iter().any(|worker| server(worker) == server(ended))
+fn is_among(ended: &str, workers: &[Arc<Worker>]) -> bool {
+    workers.iter().any(|worker| server(worker) == ended)
 }
 
 /// The most servers of these workers that take the same part of a request. A divided request is on two workers at once, which

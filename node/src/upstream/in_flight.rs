@@ -6,6 +6,7 @@ use grapevine_gossip::load::Load;
 use grapevine_placement::{AttemptOutcome, Decision, Permit};
 use tokio::time::Instant;
 
+use super::failure::Failure;
 use super::worker::Worker;
 
 /// Counts a request on its worker while it lives. Travels inside the response body.
@@ -127,6 +128,17 @@ impl InFlight {
     pub fn only_holds(&mut self) {
         self.end(AttemptOutcome::Neutral);
         self.holds_prompt();
+    }
+
+    /// The attempt failed, which says `verdict` of the worker; a silence began at `since`.
+    pub fn fail(&mut self, why: &Failure, verdict: AttemptOutcome, since: Instant) {
+        if matches!(why, Failure::Late) && verdict == AttemptOutcome::Failure {
+            self.stalled(since);
+        }
+        self.end(verdict);
+        if why.is_broken_connection() {
+            self.worker.unreachable();
+        }
     }
 
     /// The request ended, with what its end shows about the worker. Later calls do nothing.

@@ -8,6 +8,7 @@ use grapevine_transfer::Half;
 use tokio::time::Instant;
 
 use crate::proxy::division::LeftBlocks;
+use crate::upstream::failure::Failure;
 use crate::upstream::{InFlight, Worker};
 
 /// A prompt that a prefill worker has computed.
@@ -77,10 +78,10 @@ impl Computed {
         }
     }
 
-    /// What has come of it so far shows this of the prefill worker, whatever becomes of its blocks.
-    pub(super) fn shows(&mut self, outcome: AttemptOutcome) {
+    /// Its answer began and did not come whole, whatever becomes of its blocks; nothing came since `answered`.
+    pub(super) fn failed(&mut self, why: &Failure, answered: Instant) {
         if let Some(in_flight) = &mut self.in_flight {
-            in_flight.end(outcome);
+            in_flight.fail(why, why.verdict(), answered);
         }
     }
 

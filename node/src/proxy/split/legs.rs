@@ -100,13 +100,6 @@ pub(super) async fn compute(
         Ok(Err(failure)) => failure,
         Err(_) => Failure::Late,
     };
-    // As of an attempt that failed before its answer began.
-    if matches!(failure, Failure::Late) {
-        computed.worker().health.stalled(answered);
-    }
-    computed.shows(failure.verdict());
-    if failure.is_broken_connection() {
-        computed.worker().unreachable();
-    }
+    computed.failed(&failure, answered);
     Err(failure)
 }

@@ -144,14 +144,8 @@ impl Placed {
                 })
             }
             Err(failure) => {
-                let verdict = verdict(&failure);
-                if matches!(failure, Failure::Late) && verdict == AttemptOutcome::Failure {
-                    self.in_flight.stalled(Instant::now() - patience.silence);
-                }
-                self.in_flight.end(verdict);
-                if failure.is_broken_connection() {
-                    worker.unreachable();
-                }
+                let since = Instant::now() - patience.silence;
+                self.in_flight.fail(&failure, verdict(&failure), since);
                 if let Some(pause) = failure.pause() {
                     let pause = pause.min(dispatch.retry.look().worker_pause_max);
                     worker.paused_until.extend(Instant::now() + pause);
