@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::handshakes::{Admit, HandshakeLimiter};
 use super::hello::Accepted;
+use super::links::Open;
 use super::stream::{StreamError, read_all, read_frame, write_all};
 use super::{Close, Receiver, Shared, credentials, hello, limits, now, peer, twins};
 use crate::frame::{FRAME_BYTES_MAX, FrameError, Header};
@@ -92,7 +93,7 @@ async fn serve(
     }
     twins::cut_off_earlier(&shared, &member, caller, &connection);
     peer::meet(&shared, &receiver, &member);
-    let open = peer::Open {
+    let open = Open {
         generation: member.generation,
         process: caller.process,
         connection: connection.clone(),

@@ -22,6 +22,7 @@ mod inbound;
 mod limits;
 #[cfg(test)]
 mod link_tests;
+mod links;
 mod log_limit;
 mod loops;
 mod network;
@@ -64,11 +65,11 @@ use credentials::Credentials;
 #[cfg(test)]
 pub(crate) use limits::REGISTRY_ANSWER_FRAMES;
 pub(crate) use limits::{CHITCHAT_BYTES_MAX, DATAGRAM_FRAME_MAX};
+use links::Peers;
 use log_limit::LogLimit;
 use loops::Loops;
 pub(crate) use network::system_ms;
 pub use network::{Network, SystemNetwork};
-use peer::Peers;
 pub use seeds::SilentSeed;
 pub use seen::PathReport;
 use seen::SeenLink;

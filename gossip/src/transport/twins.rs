@@ -26,7 +26,7 @@ use bytes::Bytes;
 use quinn::Connection;
 use tokio::time::{Instant, sleep};
 
-use super::peer::Open;
+use super::links::Open;
 use super::{Close, Shared, now};
 use crate::peers::Member;
 use crate::replica::ReplicaId;
