@@ -78,8 +78,27 @@ fn keep_free_for(ms: isize) -> Result<(), Error> {
 mod tests {
     use super::*;
 
+    /// In a process of its own: other tests of this one take and free as much at the same time.
     #[test]
     fn what_is_freed_is_unused_and_then_given_back() {
+        const ALONE: &str = "GRAPEVINE_TEST_ALONE";
+        if std::env::var_os(ALONE).is_none() {
+            let (_crate, module) = module_path!().split_once("::").expect("a module of it");
+            let name = format!("{module}::what_is_freed_is_unused_and_then_given_back");
+            let this = std::env::current_exe().expect("Linux tells");
+            let alone = std::process::Command::new(this)
+                .args(["--exact", &name, "--nocapture"])
+                .env(ALONE, "1")
+                .output();
+            let alone = alone.expect("it starts");
+            let said = [alone.stdout, alone.stderr].concat();
+            let said = String::from_utf8_lossy(&said);
+            assert!(
+                alone.status.success() && said.contains("1 passed"),
+                "{said}"
+            );
+            return;
+        }
         const BYTES: usize = 64 << 20;
         let before = live_bytes().expect("it counts");
         let blocks: Vec<Vec<u8>> = (0..BYTES >> 14).map(|_| vec![1; 1 << 14]).collect();
