@@ -13,6 +13,7 @@ use crate::worker::WorkerId;
 
 /// A [`Load`] that many threads change.
 #[derive(Debug, Default)]
+#[repr(C)] // requests first: see `LoadCell`
 struct Counts {
     requests: AtomicU32,
     prefill_tokens: AtomicU64,
@@ -37,11 +38,12 @@ impl Counts {
 
 /// Load on one worker. Every access is one relaxed atomic per number: readers may see the three
 /// numbers of slightly different instants, which is younger than any other replica's view.
+///
+/// A decision over a thousand workers mostly waits for memory: what it reads, [`common`](Self::common) and
+/// [`own_requests`](Self::own_requests), is one line of the processor's cache.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 pub struct LoadCell {
-    own: Counts,
-    /// The least that `own` was since the plane looked last.
-    low: Counts,
     /// What of `own` the other replicas know by now.
     known: Counts,
     // Bits of `f64`.
@@ -49,12 +51,28 @@ pub struct LoadCell {
     others_reported_requests: AtomicU64,
     others_prefill_tokens: AtomicU64,
     others_context_tokens: AtomicU64,
+    own: Counts,
+    /// The least that `own` was since the plane looked last.
+    low: Counts,
 }
+
+const _: () = assert!(
+    std::mem::offset_of!(LoadCell, own) + std::mem::offset_of!(Counts, requests) < 64,
+    "one line"
+);
 
 impl LoadCell {
     /// What this replica has on the worker: exact.
     pub fn own(&self) -> Load {
         self.own.load()
+    }
+
+    /// The requests of [`own`](Self::own), and nothing else of it.
+    pub fn own_requests(&self) -> Load {
+        Load {
+            requests: self.own.requests.load(Relaxed),
+            ..Load::default()
+        }
     }
 
     /// What this replica has on the worker as the other replicas know it by now: what lasted, was

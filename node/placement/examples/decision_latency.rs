@@ -16,8 +16,8 @@ use std::{
 
 use grapevine_placement::{
     Candidate, HeatCounter, HotSet, Key, KeyBuilder, KeySettings, Load, Member, Policy,
-    PolicySettings, PrefixIndex, PrefixIndexSettings, Price, Ring, RingSettings, Slot, Standing,
-    View, Weight, decide,
+    PolicySettings, PrefixIndex, PrefixIndexSettings, Price, Ring, RingSettings, Slot, Slots,
+    Standing, View, Weight, decide,
 };
 use hdrhistogram::Histogram;
 
@@ -93,6 +93,9 @@ fn main() {
             candidates
                 .extend((0..workers).map(|index| candidate(loads[index % 4] >> (index % 16))));
             prefix_index.fill(&key, &slots, NOW, &mut candidates);
+            if policy.looks_at_caches() {
+                prefix_index.fill_caches(&slots, &mut candidates);
+            }
             let decision = decide(&settings, view, &key, &candidates, &[], loads[0]);
             let elapsed = start.elapsed();
             assert!(black_box(decision).is_ok());
@@ -139,9 +142,9 @@ fn key(prompt: &str) -> Key {
 }
 
 /// The prompts on three workers each, and other prompts until the prefix index is as full as asked for.
-fn evidence(ring: &Ring, hot: &HotSet, prompts: &[String]) -> (PrefixIndex, Vec<Slot>) {
+fn evidence(ring: &Ring, hot: &HotSet, prompts: &[String]) -> (PrefixIndex, Slots) {
     let mut prefix_index = PrefixIndex::new(PrefixIndexSettings::default());
-    let slots: Vec<_> = ring
+    let slots: Vec<Slot> = ring
         .members()
         .iter()
         .map(|member| prefix_index.slot(&member.id, 1))
@@ -164,7 +167,7 @@ fn evidence(ring: &Ring, hot: &HotSet, prompts: &[String]) -> (PrefixIndex, Vec<
             break;
         }
     }
-    (prefix_index, slots)
+    (prefix_index, slots.into_iter().collect())
 }
 
 fn heat(prompts: &[String]) -> HotSet {

@@ -31,12 +31,13 @@ pub mod policy;
 pub mod rate;
 mod ratio;
 pub mod ring;
+mod serial;
 pub mod settings;
 pub mod weight;
 
 pub use canonical::Digest;
 pub use evidence::{
-    PrefixIndex, PrefixIndexCounters, PrefixIndexSettings, Recorded, Slot, is_far_below,
+    PrefixIndex, PrefixIndexCounters, PrefixIndexSettings, Recorded, Slot, Slots, is_far_below,
 };
 pub use hash::HashAlgorithm;
 pub use health::{

@@ -122,6 +122,12 @@ impl Picture {
         }
     }
 
+    /// Whether this replica receives from no other: only then do its own tokens count, and not its requests alone.
+    #[must_use]
+    pub const fn is_alone(self) -> bool {
+        self.is_alone
+    }
+
     /// A worker's load: this replica's `own` exactly, the part of it that the others know by now, and the `others'`
     /// own, damped, with their requests as they `reported` them. A replica that receives from no other has none to agree with: it counts its own exactly and nothing
     /// else.

@@ -137,7 +137,7 @@ impl<'a> Order<'a> {
     fn lot(&self, index: usize) -> Lot {
         Lot {
             hash: pair(&self.ring.settings, self.ring.marks[index], self.hash),
-            weight: self.ring.members()[index].weight.thousandths().into(),
+            weight: self.ring.weight(index).thousandths().into(),
         }
     }
 

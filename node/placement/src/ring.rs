@@ -15,6 +15,7 @@ use std::{fmt, num::NonZeroU16};
 use crate::{
     canonical::{Canonical, Digest},
     hash::HashAlgorithm,
+    serial::Serial,
     weight::Weight,
 };
 
@@ -79,6 +80,8 @@ pub const POINTS_MAX: u64 = 4 << 20;
 pub struct Ring {
     pub(crate) settings: RingSettings,
     members: Vec<Member>,
+    /// The weight of all members, where it is one.
+    even: Option<Weight>,
     /// Hash of each member's id, for scores.
     pub(crate) marks: Vec<u64>,
     /// Positions of the virtual nodes, ascending, and the member that owns each.
@@ -88,6 +91,7 @@ pub struct Ring {
     buckets: Vec<u32>,
     shift: u32,
     digest: Digest,
+    pub(crate) serial: Serial,
 }
 
 impl Ring {
@@ -156,15 +160,19 @@ impl Ring {
         let (points, owners) = merged(kept, placed, total);
         let (buckets, shift) = buckets(&points);
         let digest = digest(settings, &members);
+        let first = members.first().map(|member| member.weight);
+        let even = first.filter(|weight| members.iter().all(|member| member.weight == *weight));
         Ok(Self {
             settings: *settings,
             members,
+            even,
             marks,
             points,
             owners,
             buckets,
             shift,
             digest,
+            serial: Serial::next(),
         })
     }
 
@@ -194,6 +202,18 @@ impl Ring {
     #[must_use]
     pub fn members(&self) -> &[Member] {
         &self.members
+    }
+
+    /// Weight of a member.
+    #[must_use]
+    pub fn weight(&self, index: usize) -> Weight {
+        self.even.unwrap_or_else(|| self.members[index].weight)
+    }
+
+    /// The weight of all members, where it is one; mostly it is.
+    #[must_use]
+    pub fn even_weight(&self) -> Option<Weight> {
+        self.even
     }
 
     /// How it was built.

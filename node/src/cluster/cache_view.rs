@@ -144,9 +144,11 @@ impl CacheView {
             let workers = pool.members.iter().map(|member| &*member.worker);
             self.caches.tell(workers, key, candidates);
             let now = self.now();
-            self.lock()
-                .prefix_index
-                .fill(key, &pool.slots, now, candidates);
+            let state = self.lock();
+            state.prefix_index.fill(key, &pool.slots, now, candidates);
+            if pool.policy.policy.looks_at_caches() {
+                state.prefix_index.fill_caches(&pool.slots, candidates);
+            }
         }
     }
 
@@ -166,7 +168,7 @@ impl CacheView {
         Some(RecordedPlacement {
             worker: member.worker.id.clone(),
             epoch: member.epoch,
-            slot: pool.slots[decision.worker],
+            slot: pool.slots.of(decision.worker),
             recorded: self.record_marks(pool, decision.worker, decision.marks(key), counted),
             expected_tokens: decision.expected_tokens,
             prompt_tokens: decision.prompt_tokens,
@@ -198,7 +200,7 @@ impl CacheView {
             if let Some(key) = counted {
                 state.counter.count(key);
             }
-            state.prefix_index.record(pool.slots[worker], marks, now)
+            state.prefix_index.record(pool.slots.of(worker), marks, now)
         };
         let links = recorded.marks_to_send();
         if !links.is_empty() {

@@ -190,6 +190,8 @@ impl Registration {
     fn member(&self) -> PoolMember {
         PoolMember {
             worker: Arc::clone(&self.worker),
+            load: Arc::clone(&self.worker.load),
+            glance: Arc::clone(&self.worker.glance),
             draining: self.draining,
             max_in_flight: self.max_in_flight,
             epoch: self.epoch,

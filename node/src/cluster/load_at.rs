@@ -1,6 +1,6 @@
 //! Load of workers as decisions count it.
 
-use grapevine_gossip::load::{Common, Past};
+use grapevine_gossip::load::{Common, LoadCell, Past};
 use grapevine_placement::Load;
 use grapevine_placement::load::{Picture, Seen};
 
@@ -18,14 +18,14 @@ pub(super) enum LoadAt<'a> {
 }
 
 impl LoadAt<'_> {
-    /// Load of a worker as a picture shows it.
-    pub(super) fn seen(self, picture: Picture, worker: &Worker) -> Seen {
+    /// Load of a worker as a picture shows it. `cell` is the worker's: found beside it, so that nothing else of the worker
+    /// is read where a decision is made now.
+    pub(super) fn seen(self, picture: Picture, worker: &Worker, cell: &LoadCell) -> Seen {
         let counts = |load: grapevine_gossip::load::Load| Load {
             requests: load.requests.into(),
             prefill_tokens: load.prefill_tokens as f64,
             context_tokens: load.context_tokens as f64,
         };
-        let cell = &worker.load;
         let past = match self {
             Self::Then(past) => past.of(&worker.id),
             Self::Nothing | Self::Now => None,
@@ -37,6 +37,11 @@ impl LoadAt<'_> {
             prefill_tokens: others.prefill_tokens,
             context_tokens: others.context_tokens,
         };
-        picture.see(counts(cell.own()), counts(known), others, reported)
+        // Alone a replica goes by all that is its own; otherwise by its requests, which are beside what all know.
+        let own = match picture.is_alone() {
+            true => cell.own(),
+            false => cell.own_requests(),
+        };
+        picture.see(counts(own), counts(known), others, reported)
     }
 }

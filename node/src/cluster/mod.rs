@@ -175,10 +175,10 @@ impl Cluster {
     pub fn tick(&self) {
         let fleet = self.fleet.load_full();
         for pool in [&*fleet.whole(), fleet.prefill_only()] {
-            for (member, &slot) in pool.members.iter().zip(&pool.slots) {
+            for (index, member) in pool.members.iter().enumerate() {
                 let tokens = member.worker.cache_tokens.load(Ordering::Relaxed);
                 if tokens > 0 {
-                    self.cache_view.set_capacity(slot, tokens);
+                    self.cache_view.set_capacity(pool.slots.of(index), tokens);
                 }
             }
         }
@@ -505,8 +505,8 @@ impl Cluster {
         let picture = self.picture(now);
         candidates.clear();
         candidates.extend(pool.members.iter().map(|member| {
-            let seen = load.seen(picture, &member.worker);
-            let look = member.worker.health.look();
+            let seen = load.seen(picture, &member.worker, &member.load);
+            let look = member.look();
             let at_cap = is_at_cap(member, seen.exact_requests);
             let standing = if member.draining {
                 Standing::Draining
@@ -523,8 +523,7 @@ impl Cluster {
                 load: seen.common + look.penalty,
                 exact_requests: seen.exact_requests,
                 surge_requests: seen.surge_requests,
-                rate: member.worker.pace.rate(),
-                kv_tokens: kv_tokens(&member.worker),
+                rate: member.glance.rate(),
                 standing,
                 at_cap,
                 slow_start: look.slow_start,
@@ -544,7 +543,9 @@ impl Cluster {
                 && member.worker.health.is_usable()
                 && !is_at_cap(
                     member,
-                    LoadAt::Now.seen(picture, &member.worker).exact_requests,
+                    LoadAt::Now
+                        .seen(picture, &member.worker, &member.load)
+                        .exact_requests,
                 )
         });
         another && !pool.panics()
@@ -552,7 +553,7 @@ impl Cluster {
 
     /// Cluster-wide load of a worker, as placement counts it: what all replicas know of, and exact requests.
     pub fn load_of(&self, worker: &Worker) -> Seen {
-        LoadAt::Now.seen(self.picture(Instant::now()), worker)
+        LoadAt::Now.seen(self.picture(Instant::now()), worker, &worker.load)
     }
 
     /// How much of the cluster's load is known at this moment. A replica that was paused knows its own only, until it
@@ -583,7 +584,7 @@ fn has_known_role(registered: &RegisteredWorker) -> bool {
 
 /// A worker as a request sees it that is about what it holds, and for which its engine computes nothing.
 fn without_a_place(member: &PoolMember) -> Candidate {
-    let (worker, look) = (&member.worker, member.worker.health.look());
+    let (worker, look) = (&member.worker, member.look());
     let at_cap = worker.pause().is_some();
     Candidate {
         standing: standing(worker, look, at_cap),
@@ -619,11 +620,5 @@ fn bad_standing(worker: &Worker, look: Look) -> Standing {
 /// Whether nothing more may be sent there: its own limit, or what it asked for.
 fn is_at_cap(member: &PoolMember, requests: f64) -> bool {
     let is_full = |max| requests >= f64::from(max);
-    member.max_in_flight.is_some_and(is_full) || member.worker.pause().is_some()
-}
-
-/// Tokens that its cache holds, once it has reported that.
-fn kv_tokens(worker: &Worker) -> Option<u64> {
-    let tokens = worker.cache_tokens.load(Ordering::Relaxed);
-    (tokens > 0).then_some(tokens)
+    member.max_in_flight.is_some_and(is_full) || member.glance.pause().is_some()
 }

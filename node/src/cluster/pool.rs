@@ -3,19 +3,24 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use grapevine_gossip::load::LoadCell;
 use grapevine_gossip::worker::Role;
-use grapevine_placement::{Digest, PolicySettings, Ring, Slot};
+use grapevine_placement::{Digest, PolicySettings, Ring, Slots};
 use grapevine_transfer::Half;
 
 use super::pairing::{Mate, Pairing, Pairs};
 use crate::api::cards::Merged;
-use crate::upstream::Worker;
+use crate::upstream::health::Look;
+use crate::upstream::{Glance, Worker};
 
 /// A worker in a pool.
 #[derive(Debug)]
 pub struct PoolMember {
     /// The worker.
     pub worker: Arc<Worker>,
+    /// The worker's, where a decision over all workers finds them without the worker itself.
+    pub(super) load: Arc<LoadCell>,
+    pub(super) glance: Arc<Glance>,
     /// It leaves: no new prefixes.
     pub draining: bool,
     /// Most requests in flight, over the whole cluster.
@@ -27,6 +32,14 @@ pub struct PoolMember {
 }
 
 impl PoolMember {
+    /// The worker's health.
+    pub(super) fn look(&self) -> Look {
+        if self.glance.is_clear() {
+            return Look::CLEAR;
+        }
+        self.worker.health.look()
+    }
+
     /// How its KV travels; of a worker that takes one half of a request, if its labels can be read.
     pub fn half(&self) -> Option<&Arc<Half>> {
         self.mate.half.as_ref()
@@ -50,7 +63,7 @@ pub struct Pool {
     /// In the order of the ring's members.
     pub(super) members: Vec<PoolMember>,
     /// Row of each worker in the prefix index, in the same order.
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Slots,
     /// What its workers report about the model, once a client has asked.
     pub(super) card: Mutex<Option<Arc<Merged>>>,
 }
@@ -94,8 +107,7 @@ impl Pool {
 
     /// Whether a worker may get requests, by this replica's opinion.
     fn has_usable(&self) -> bool {
-        let is_usable =
-            |member: &PoolMember| !member.draining && member.worker.health.look().is_usable;
+        let is_usable = |member: &PoolMember| !member.draining && member.look().is_usable;
         self.members.iter().any(is_usable)
     }
 
@@ -163,7 +175,7 @@ impl Pool {
 
     /// Whether so many of its workers are unhealthy, by this replica's opinion, that health is not believed.
     pub fn panics(&self) -> bool {
-        let is_unhealthy = |member: &&PoolMember| !member.worker.health.look().is_usable;
+        let is_unhealthy = |member: &&PoolMember| !member.look().is_usable;
         let unhealthy = self.members.iter().filter(is_unhealthy).count();
         self.policy.panics(unhealthy, self.members.len())
     }

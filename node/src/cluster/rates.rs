@@ -64,7 +64,7 @@ impl Rates {
                 .fold(Observed::default(), |sum, one| sum.merged(one));
             let rate = Rate::of_pool(&all);
             for (member, seen) in pool.members().iter().zip(&seen) {
-                member.worker.pace.set_rate(rate.of_worker(seen));
+                member.worker.glance.set_rate(rate.of_worker(seen));
             }
         }
         last.told.clone()
@@ -156,7 +156,7 @@ mod tests {
         let fleet = house.cluster.fleet();
         let rates = fleet
             .workers()
-            .map(|worker| worker.pace.rate().millis().to_bits());
+            .map(|worker| worker.glance.rate().millis().to_bits());
         rates.collect()
     }
 

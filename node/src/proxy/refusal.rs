@@ -310,7 +310,11 @@ mod tests {
         };
         let pause = |index: usize, seconds: f64| {
             let until = Instant::now() + Duration::from_secs_f64(seconds);
-            pool.members()[index].worker.paused_until.extend(until);
+            pool.members()[index]
+                .worker
+                .glance
+                .paused_until
+                .extend(until);
         };
         pause(0, 30.5);
         pause(1, 6.2);
@@ -337,7 +341,7 @@ mod tests {
             shown(Refusal::of(full, reach)).2
         };
         let until = Instant::now() + Duration::from_secs(60);
-        pool.members()[1].worker.paused_until.extend(until);
+        pool.members()[1].worker.glance.paused_until.extend(until);
         assert_eq!(after(&[]), Some(1), "others ask for nothing");
         assert_eq!(after(&[2, 0]), Some(60), "it is the only one");
         pool.members()[0].worker.health.eject();

@@ -18,6 +18,7 @@ use super::atomic_instant::AtomicInstant;
 use super::clock::ClockOffset;
 use super::connection::Connection;
 use super::connector::Connector;
+use super::glance::Glance;
 use super::health::Health;
 use super::kv_engine::KvEngine;
 use super::metric_cache::WorkerMetricCache;
@@ -58,6 +59,8 @@ pub struct Worker {
     pub connector: Arc<Connector>,
     /// In flight, from this replica and from the others.
     pub load: Arc<LoadCell>,
+    /// What every decision reads of it besides.
+    pub glance: Arc<Glance>,
     /// How fast it answers.
     pub pace: Pace,
     /// Connections at rest.
@@ -85,8 +88,6 @@ pub struct Worker {
     activity: AtomicU64,
     /// What requests count for it.
     pub series: WorkerMetricCache,
-    /// Until then it asked not to be sent anything (`Retry-After`).
-    pub paused_until: AtomicInstant,
     /// Since when no process listens on its port.
     pub refuses_since: AtomicInstant,
     /// Since then it has said that its engine is dead, and answered nothing.
@@ -128,6 +129,7 @@ impl Worker {
             load,
             pace: Pace::default(),
             idle: IdlePool::new(idle_max, IDLE_CONNECTIONS_MAX),
+            glance: health.glance(),
             health,
             models: ArcSwap::default(),
             about: ArcSwap::default(),
@@ -140,7 +142,6 @@ impl Worker {
             scraped_ms: AtomicU64::new(0),
             activity: AtomicU64::new(0),
             series: WorkerMetricCache::default(),
-            paused_until: AtomicInstant::default(),
             refuses_since: AtomicInstant::default(),
             engine_dead_since: AtomicInstant::default(),
             kv_engines: ArcSwap::default(),
@@ -157,11 +158,7 @@ impl Worker {
 
     /// How much longer it wants to be left alone.
     pub fn pause(&self) -> Option<Duration> {
-        let left = self
-            .paused_until
-            .get()?
-            .checked_duration_since(Instant::now())?;
-        (!left.is_zero()).then_some(left)
+        self.glance.pause()
     }
 
     /// Notes what became of a connection to it. A port that refuses shows that the process is gone or is leaving: a

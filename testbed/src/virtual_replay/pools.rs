@@ -21,6 +21,8 @@ pub(super) struct Pool {
     pub(super) ring: Ring,
     pub(super) settings: PolicySettings,
     pub(super) rates: Rates,
+    /// Which of [`Pools::all`] it is.
+    pub(super) number: usize,
     /// Place of its first worker among all.
     first: usize,
 }
@@ -58,6 +60,7 @@ impl Pools {
                 ring: Ring::build(&RingSettings::default(), members).expect("distinct ids"),
                 settings: *settings,
                 rates: Rates::new(scenario.replicas, workers),
+                number: net.into(),
                 first,
             }
         };

@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use grapevine_placement::{
     Candidate, Decision, HeatCounter, HotSet, Key, PolicySettings, PrefixIndex,
-    PrefixIndexSettings, Recorded, Slot, View, decide,
+    PrefixIndexSettings, Recorded, Slot, Slots, View, decide,
 };
 
-use super::pools::Pool;
+use super::pools::{Pool, Pools};
 
 /// A replica's state.
 pub(super) struct Replica {
     pub(super) prefix_index: PrefixIndex,
     slots: Vec<Slot>,
+    /// The same of each pool.
+    by_pool: [Slots; 3],
     pub(super) heat: HeatCounter,
     pub(super) hot: Rc<HotSet>,
     pub(super) turns: u64,
@@ -21,7 +23,7 @@ pub(super) struct Replica {
 
 impl Replica {
     pub(super) fn new(
-        workers: &[String],
+        pools: &Pools,
         settings: &PolicySettings,
         prefix_index: PrefixIndexSettings,
         cache_tokens: u64,
@@ -33,9 +35,11 @@ impl Replica {
             prefix_index.set_capacity(slot, cache_tokens);
             slot
         };
-        let slots = workers.iter().map(slot).collect();
+        let slots: Vec<Slot> = pools.names().iter().map(slot).collect();
+        let of_pool = |pool: &Pool| slots[pool.places()].iter().copied().collect();
         Self {
             prefix_index,
+            by_pool: pools.all().map(of_pool),
             slots,
             heat: HeatCounter::new(&settings.heat),
             hot: Rc::new(HotSet::EMPTY),
@@ -52,8 +56,12 @@ impl Replica {
         candidates: &mut [Candidate],
         draw: u64,
     ) -> Decision {
+        let slots = &self.by_pool[pool.number];
         self.prefix_index
-            .fill(key, &self.slots[pool.places()], micros(now_us), candidates);
+            .fill(key, slots, micros(now_us), candidates);
+        if pool.settings.policy.looks_at_caches() {
+            self.prefix_index.fill_caches(slots, candidates);
+        }
         let view = View {
             ring: &pool.ring,
             hot: &self.hot,

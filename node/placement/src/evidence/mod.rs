@@ -12,5 +12,5 @@ mod prefix_index;
 mod table;
 
 pub use prefix_index::{
-    PrefixIndex, PrefixIndexCounters, PrefixIndexSettings, Recorded, Slot, is_far_below,
+    PrefixIndex, PrefixIndexCounters, PrefixIndexSettings, Recorded, Slot, Slots, is_far_below,
 };

@@ -1,6 +1,6 @@
 //! Prefix index: what each worker's cache is expected to hold, by own decisions and others' records.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
 use super::table::{ROOT, Table};
 use crate::{
@@ -46,6 +46,43 @@ impl Default for PrefixIndexSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(u32);
 
+/// The slots of a pool's workers, in the order of its candidates, and the way back: a prompt has few holders among many
+/// workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Slots {
+    slots: Vec<Slot>,
+    /// By the number of a slot: which candidate has it.
+    candidates: Vec<Option<NonZeroU32>>,
+}
+
+impl Slots {
+    /// The slot of a candidate.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[must_use]
+    pub fn of(&self, candidate: usize) -> Slot {
+        self.slots[candidate]
+    }
+
+    fn candidate(&self, slot: u32) -> Option<usize> {
+        let one_more = self.candidates.get(slot as usize).copied().flatten()?;
+        Some(one_more.get() as usize - 1)
+    }
+}
+
+impl FromIterator<Slot> for Slots {
+    fn from_iter<I: IntoIterator<Item = Slot>>(slots: I) -> Self {
+        let slots: Vec<Slot> = slots.into_iter().collect();
+        let most = slots.iter().map(|slot| slot.0 as usize + 1).max();
+        let mut candidates = vec![None; most.unwrap_or(0)];
+        for (one_more, slot) in (1..).zip(&slots) {
+            candidates[slot.0 as usize] = NonZeroU32::new(one_more);
+        }
+        Self { slots, candidates }
+    }
+}
+
 /// Times that something happened. Monotone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixIndexCounters {
@@ -86,17 +123,6 @@ struct WorkerCache {
     epoch: u64,
     /// Tokens that its cache holds, as it reported itself.
     reported: Option<u64>,
-}
-
-/// What [`PrefixIndex::fill`] finds of a worker.
-#[derive(Clone, Copy, Debug, Default)]
-struct Row {
-    /// Tokens that it holds by evidence.
-    held: u32,
-    /// Records since it was sent them last.
-    ago: u64,
-    /// What the worker says itself goes so far.
-    until: u32,
 }
 
 /// Known marks are sent again after this part of the age limit, so that others do not forget what is in use.
@@ -210,34 +236,27 @@ impl PrefixIndex {
         self.counters
     }
 
-    /// Fills in what the candidates, whose slots are `slots`, are known to hold of a prompt, and how large their caches
-    /// are. What a candidate says itself ([`Candidate::told`]) goes before evidence about the same part of the prompt,
-    /// unless the evidence is so young that the worker may still be at it.
+    /// Fills in what the candidates, whose slots are `slots`, are known to hold of a prompt; nothing else was filled in
+    /// there before. What a candidate says itself ([`Candidate::told`]) goes before evidence about the same part of the
+    /// prompt, unless the evidence is so young that the worker may still be at it.
     ///
-    /// O(marks + their holders).
-    ///
-    /// # Panics
-    /// If there are fewer slots than candidates.
-    pub fn fill(&self, key: &Key, slots: &[Slot], now: Duration, candidates: &mut [Candidate]) {
+    /// O(marks + their holders), and a look at each candidate for what it says.
+    pub fn fill(&self, key: &Key, slots: &Slots, now: Duration, candidates: &mut [Candidate]) {
         let oldest = seconds(now.saturating_sub(self.settings.age_max));
-        let mut rows = vec![Row::default(); self.workers.len()];
-        for (slot, candidate) in slots.iter().zip(&*candidates) {
-            rows[slot.0 as usize].until = candidate.told.map_or(0, |told| told.until_tokens);
-        }
         let young = seconds(now.saturating_sub(self.settings.told_after));
-        let mut unknown = rows.len();
+        let mut unknown = candidates.len();
         // From the deep end: the first mark found on a worker is all that matters there.
         for mark in key.marks().iter().rev() {
             for entry in self.table.holders(mark.hash) {
-                let row = &mut rows[entry.slot as usize];
-                let oldest = if mark.tokens <= row.until {
-                    young
-                } else {
-                    oldest
+                let candidate = slots.candidate(entry.slot);
+                let Some(candidate) = candidate.and_then(|at| candidates.get_mut(at)) else {
+                    continue;
                 };
-                if row.held == 0 && entry.second >= oldest {
-                    row.held = mark.tokens;
-                    row.ago = self.records - entry.used;
+                let told = candidate.told.map_or(0, |told| told.until_tokens);
+                let oldest = if mark.tokens <= told { young } else { oldest };
+                if candidate.held_tokens == 0 && entry.second >= oldest {
+                    candidate.held_tokens = mark.tokens;
+                    candidate.held_ago = self.records - entry.used;
                     unknown -= 1;
                 }
             }
@@ -245,11 +264,21 @@ impl PrefixIndex {
                 break;
             }
         }
+        for candidate in candidates {
+            if let Some(told) = candidate.told {
+                candidate.held_tokens = candidate.held_tokens.max(told.held_tokens);
+            }
+        }
+    }
+
+    /// Fills in how large the candidates' caches are, and how much is known to be in them: for policies that look at
+    /// whole caches.
+    ///
+    /// # Panics
+    /// If there are fewer slots than candidates.
+    pub fn fill_caches(&self, slots: &Slots, candidates: &mut [Candidate]) {
         for (index, candidate) in candidates.iter_mut().enumerate() {
-            let slot = slots[index].0;
-            let told = candidate.told.map_or(0, |told| told.held_tokens);
-            candidate.held_tokens = rows[slot as usize].held.max(told);
-            candidate.held_ago = rows[slot as usize].ago;
+            let slot = slots.of(index).0;
             candidate.known_tokens = self.table.tokens(slot);
             candidate.kv_tokens = self.workers[slot as usize].reported;
         }

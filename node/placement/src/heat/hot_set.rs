@@ -2,20 +2,39 @@
 
 use super::HeatReport;
 use crate::canonical::{Canonical, Digest};
+use crate::serial::Serial;
 
 /// Requests of a model, in units of reports, below which nothing is hot: shares of a handful are noise.
 const TRAFFIC_MIN: u64 = 32 * 16;
 
 /// Counts of all replicas together. Equal reports in any order make equal sets.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct HotSet {
     /// Sorted by link.
     counts: Vec<(u64, u64)>,
+    pub(crate) serial: Serial,
 }
+
+impl Default for HotSet {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+impl PartialEq for HotSet {
+    fn eq(&self, other: &Self) -> bool {
+        self.counts == other.counts
+    }
+}
+
+impl Eq for HotSet {}
 
 impl HotSet {
     /// Nothing is hot.
-    pub const EMPTY: Self = Self { counts: Vec::new() };
+    pub const EMPTY: Self = Self {
+        counts: Vec::new(),
+        serial: Serial::NONE,
+    };
 
     /// Sums the newest report of each live replica, this one's own included.
     #[must_use]
@@ -33,7 +52,10 @@ impl HotSet {
                 _ => counts.push((link, count)),
             }
         }
-        Self { counts }
+        Self {
+            counts,
+            serial: Serial::next(),
+        }
     }
 
     /// CRC-32 of links and counts: equal digests, equal sets.

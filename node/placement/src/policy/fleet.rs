@@ -57,8 +57,43 @@ pub(super) struct Fleet<'a> {
     alike: bool,
     /// In thousandths.
     mean_weight: f64,
+    /// Weight over the mean weight, where that is the same for all workers.
+    even_share: Option<f64>,
     /// Mean rate of those that share the load, in milliseconds a token.
     pub(super) rate: f64,
+}
+
+/// Sums over the workers that share the load.
+struct Sums {
+    count: f64,
+    /// The request that is being placed counts.
+    requests: f64,
+    surge: f64,
+    /// In thousandths.
+    weight: f64,
+    rate: f64,
+}
+
+impl Default for Sums {
+    fn default() -> Self {
+        Self {
+            count: 0.0,
+            requests: 1.0,
+            surge: 1.0,
+            weight: 0.0,
+            rate: 0.0,
+        }
+    }
+}
+
+impl Sums {
+    fn add(&mut self, candidate: &Candidate, weight: u32) {
+        self.count += 1.0;
+        self.requests += candidate.load.requests;
+        self.surge += candidate.surge_requests;
+        self.weight += f64::from(weight);
+        self.rate += candidate.rate.millis();
+    }
 }
 
 /// What the candidates are, counted.
@@ -76,17 +111,23 @@ struct Census {
     surge_requests: f64,
     /// Least number of placements since a worker was sent the whole prompt.
     whole_ago: Option<u64>,
+    /// Over those that are well.
+    well_sums: Sums,
 }
 
 impl Census {
-    fn of(candidates: &[Candidate], key: &Key) -> Self {
+    fn of(candidates: &[Candidate], ring: &Ring, key: &Key) -> Self {
         let mut census = Self::default();
         let whole = key.marks().last().map_or(u32::MAX, |mark| mark.tokens);
-        for candidate in candidates {
+        for (index, candidate) in candidates.iter().enumerate() {
             let standing = candidate.standing;
             census.bad += usize::from(standing.is_bad());
             census.doubted += usize::from(standing == Standing::Doubted);
-            census.well += usize::from(matches!(standing, Standing::Usable | Standing::Full));
+            if matches!(standing, Standing::Usable | Standing::Full) {
+                census.well += 1;
+                let weight = ring.weight(index).thousandths();
+                census.well_sums.add(candidate, weight);
+            }
             census.has_slow_start |= candidate.slow_start.is_some();
             census.held_tokens = census.held_tokens.max(candidate.held_tokens);
             census.requests = census.requests.max(candidate.load.requests);
@@ -119,8 +160,8 @@ impl<'a> Fleet<'a> {
         let place = Home::of(settings, view, key);
         let order = ring.order(place.hash).ok_or(NoWorker::Empty)?;
         let home = place.first(&order, |_| true).ok_or(NoWorker::Empty)?;
-        let census = Census::of(candidates, key);
-        let is_mostly_hot = place.inner_tokens > key.prompt_tokens() / 2;
+        let census = Census::of(candidates, ring, key);
+        let is_mostly_hot = place.inner_tokens() > key.prompt_tokens() / 2;
         // As often as a hot prefix, before heat can know: counts of placements, far below 2^53.
         let is_often = |ago: u64| settings.heat.share.get() * ago as f64 <= ring.len() as f64;
         let mut fleet = Self {
@@ -128,7 +169,7 @@ impl<'a> Fleet<'a> {
             key,
             order,
             home,
-            known: census.held_tokens > place.inner_tokens,
+            known: census.held_tokens > place.inner_tokens(),
             held_tokens: census.held_tokens,
             alike: is_mostly_hot || census.whole_ago.is_some_and(is_often),
             place,
@@ -150,9 +191,10 @@ impl<'a> Fleet<'a> {
             mean_requests: 1.0,
             mean_surge: 1.0,
             mean_weight: 1.0,
+            even_share: None,
             rate: Rate::TYPICAL.millis(),
         };
-        fleet.take_means();
+        fleet.take_means(&census);
         // No limit is below the mean and the slack.
         let is_above =
             |most: f64, mean: f64| most + 1.0 - (mean + settings.bound.slack.get()) > 0.0;
@@ -163,21 +205,27 @@ impl<'a> Fleet<'a> {
     }
 
     /// Means over those that share the load: a dead worker's zero would tighten all bounds.
-    fn take_means(&mut self) {
-        let (mut count, mut requests, mut surge, mut weight, mut rate) = (0.0, 1.0, 1.0, 0.0, 0.0);
-        for index in (0..self.len()).filter(|&index| self.in_service(index)) {
-            count += 1.0;
-            requests += self.candidates[index].load.requests;
-            surge += self.candidates[index].surge_requests;
-            weight += f64::from(self.weight(index));
-            rate += self.rate_of(index);
+    fn take_means(&mut self, census: &Census) {
+        let all;
+        let sums = if census.bad + census.doubted == 0 {
+            // The usual case, in one pass: those that are well, and no others, are in service.
+            &census.well_sums
+        } else {
+            let in_service = (0..self.len()).filter(|&index| self.in_service(index));
+            all = in_service.fold(Sums::default(), |mut sums, index| {
+                sums.add(&self.candidates[index], self.weight(index));
+                sums
+            });
+            &all
+        };
+        if sums.count > 0.0 {
+            self.mean_requests = sums.requests / sums.count;
+            self.mean_surge = sums.surge / sums.count;
+            self.mean_weight = sums.weight / sums.count;
+            self.rate = sums.rate / sums.count;
         }
-        if count > 0.0 {
-            self.mean_requests = requests / count;
-            self.mean_surge = surge / count;
-            self.mean_weight = weight / count;
-            self.rate = rate / count;
-        }
+        let even = self.ring.even_weight();
+        self.even_share = even.map(|weight| f64::from(weight.thousandths()) / self.mean_weight);
     }
 
     /// Finds the first eligible worker. None of the rules here refuses a request alone: the weakest gives way first.
@@ -222,7 +270,7 @@ impl<'a> Fleet<'a> {
             first_token: Duration::try_from_secs_f64(self.first_token_ms(worker) / 1e3)
                 .unwrap_or(Duration::MAX),
             known: self.known,
-            common_tokens: self.place.inner_tokens.max(self.held_tokens),
+            common_tokens: self.place.inner_tokens().max(self.held_tokens),
             told: self.candidates[worker].told,
             panic: standing.is_bad(),
             unreachable: standing == Standing::Unreachable,
@@ -266,12 +314,13 @@ impl<'a> Fleet<'a> {
 
     /// Weight in thousandths.
     pub(super) fn weight(&self, index: usize) -> u32 {
-        self.ring.members()[index].weight.thousandths()
+        self.ring.weight(index).thousandths()
     }
 
     /// Weight over the mean weight: 1.0 for an ordinary worker.
     pub(super) fn relative_weight(&self, index: usize) -> f64 {
-        f64::from(self.weight(index)) / self.mean_weight
+        self.even_share
+            .unwrap_or_else(|| f64::from(self.weight(index)) / self.mean_weight)
     }
 
     /// Milliseconds that this worker needs for a token to compute.

@@ -89,6 +89,13 @@ impl Policy {
             Self::RoundRobin => "round_robin",
         }
     }
+
+    /// Whether it looks at whole caches, and not only at what they hold of a prompt
+    /// ([`crate::PrefixIndex::fill_caches`]).
+    #[must_use]
+    pub const fn looks_at_caches(self) -> bool {
+        matches!(self, Self::CacheAware | Self::LeastKv)
+    }
 }
 
 impl fmt::Display for Policy {

@@ -28,7 +28,8 @@ fn prefix_index(settings: PrefixIndexSettings) -> (PrefixIndex, Vec<Slot>) {
 
 fn held(prefix_index: &PrefixIndex, slots: &[Slot], key: &Key, now: Duration) -> Vec<u32> {
     let mut candidates: Vec<Candidate> = idle(slots.len());
-    prefix_index.fill(key, slots, now, &mut candidates);
+    let slots = slots.iter().copied().collect();
+    prefix_index.fill(key, &slots, now, &mut candidates);
     candidates
         .iter()
         .map(|candidate| candidate.held_tokens)
@@ -41,6 +42,7 @@ fn how_often_a_prompt_comes_is_told_in_placements() {
     let often = conversation(0, 2);
     let ago = |prefix_index: &PrefixIndex| {
         let mut candidates: Vec<Candidate> = idle(slots.len());
+        let slots = slots.iter().copied().collect();
         prefix_index.fill(&often, &slots, NOW, &mut candidates);
         candidates
             .iter()
@@ -193,7 +195,7 @@ fn what_a_worker_says_goes_before_old_evidence() {
         });
         prefix_index.fill(
             &key,
-            &slots,
+            &slots.iter().copied().collect(),
             NOW + Duration::from_secs(later),
             &mut candidates,
         );
@@ -314,7 +316,7 @@ fn memory_is_bounded() {
     prefix_index.set_capacity(slots[0], 5_000);
     prefix_index.record(slots[0], conversation(0, 1).marks(), NOW);
     let mut candidates = idle(3);
-    prefix_index.fill(&conversation(0, 1), &slots, NOW, &mut candidates);
+    prefix_index.fill_caches(&slots.iter().copied().collect(), &mut candidates);
     assert!(candidates[0].known_tokens <= 5_000 && prefix_index.counters().evicted > 0);
 }
 

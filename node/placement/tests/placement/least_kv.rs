@@ -206,12 +206,7 @@ fn the_index_tells_how_large_a_cache_is() {
     let slots = [index.slot("a", 1), index.slot("b", 1)];
     index.set_capacity(slots[0], 262_144);
     let mut candidates = [IDLE; 2];
-    index.fill(
-        &prompt(b"any"),
-        &slots,
-        std::time::Duration::ZERO,
-        &mut candidates,
-    );
+    index.fill_caches(&slots.into_iter().collect(), &mut candidates);
     let sizes = candidates.map(|candidate| candidate.kv_tokens);
     assert_eq!(sizes, [Some(262_144), None], "a guess is not a size");
 }

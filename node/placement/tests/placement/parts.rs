@@ -61,7 +61,7 @@ proptest! {
                 let requests = f64::from(*requests);
                 candidate.load = Load { requests, prefill_tokens: 100.0 * requests, ..Load::default() };
             }
-            prefix_index.fill(key, &slots, now, &mut all);
+            prefix_index.fill(key, &slots.iter().copied().collect(), now, &mut all);
             all
         };
         let mut counts: Vec<(u64, u32)> = key.marks().iter().take(2).map(|mark| (mark.hash, 900)).collect();

@@ -148,7 +148,7 @@ impl Placed {
                 self.in_flight.fail(&failure, verdict(&failure), since);
                 if let Some(pause) = failure.pause() {
                     let pause = pause.min(dispatch.retry.look().worker_pause_max);
-                    worker.paused_until.extend(Instant::now() + pause);
+                    worker.glance.paused_until.extend(Instant::now() + pause);
                 }
                 Err(failure)
             }

@@ -18,7 +18,7 @@ mod story;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +34,7 @@ use self::opinion::{Doubt, Failing, Opinion, Stalled};
 use self::signs::Signs;
 use crate::config::{BreakerConfig, HealthConfig};
 use crate::live::Live;
+use crate::upstream::glance::Glance;
 
 /// Opinion of one worker, formed by this replica.
 #[derive(Debug)]
@@ -45,8 +46,8 @@ pub struct Health {
     breaker: Live<BreakerConfig>,
     config: Live<HealthConfig>,
     opinion: Mutex<Opinion>,
-    /// Nothing is wrong: lets a decision over hundreds of workers skip as many locks.
-    clear: AtomicBool,
+    /// Where it says that nothing is wrong: lets a decision over hundreds of workers skip as many locks.
+    glance: Arc<Glance>,
     signs: Signs,
     /// A request wants to know whether it lives.
     wanted: Notify,
@@ -77,7 +78,7 @@ pub struct Look {
 
 impl Look {
     /// Nothing is wrong.
-    const CLEAR: Self = Self {
+    pub const CLEAR: Self = Self {
         is_usable: true,
         is_resting: false,
         is_unreachable: false,
@@ -165,13 +166,18 @@ impl Health {
             opinion: Mutex::new(Opinion::new(breaker.now(), health.now())),
             breaker,
             config: health,
-            clear: AtomicBool::new(true),
+            glance: Arc::default(),
             signs: Signs::default(),
             wanted: Notify::new(),
             stall: Notify::new(),
             given_up: Notify::new(),
             changes: Default::default(),
         }
+    }
+
+    /// What decisions read of the worker.
+    pub(super) fn glance(&self) -> Arc<Glance> {
+        Arc::clone(&self.glance)
     }
 
     fn now(&self) -> Duration {
@@ -205,7 +211,7 @@ impl Health {
         let clear = look == Look::CLEAR
             && opinion.doubt.is_none()
             && opinion.breaker.state(now) == BreakerState::Closed;
-        self.clear.store(clear, Ordering::Release);
+        self.glance.set_clear(clear);
         if given_up.is_some() && given_up != before {
             self.given_up.notify_waiters();
         }
@@ -213,7 +219,7 @@ impl Health {
 
     /// May a request be sent to it, and what else is there to consider?
     pub fn look(&self) -> Look {
-        if self.clear.load(Ordering::Acquire) {
+        if self.glance.is_clear() {
             return Look::CLEAR;
         }
         let mut opinion = self.lock();
@@ -357,7 +363,7 @@ impl Health {
 
     fn delivered_at(&self, now: Duration) {
         self.signs.token(now);
-        if self.clear.load(Ordering::Acquire) {
+        if self.glance.is_clear() {
             return;
         }
         let mut opinion = self.lock();
@@ -392,7 +398,7 @@ impl Health {
 
     /// Since when nothing that waited there before has a reason to wait on; `None` while it shows life.
     pub fn given_up_since(&self) -> Option<Instant> {
-        if self.clear.load(Ordering::Acquire) {
+        if self.glance.is_clear() {
             return None;
         }
         let at = self.lock().given_up(self.signs.last())?;

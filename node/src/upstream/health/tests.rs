@@ -182,10 +182,7 @@ async fn failures_weigh_for_a_while() {
     assert!(health.is_usable());
     pass(SECOND * 60).await;
     assert_eq!(health.look(), Look::CLEAR);
-    assert!(
-        health.clear.load(Ordering::Relaxed),
-        "decisions need no lock any more"
-    );
+    assert!(health.glance.is_clear(), "decisions need no lock any more");
 }
 
 #[tokio::test(start_paused = true)]

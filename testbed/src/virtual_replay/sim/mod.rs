@@ -204,7 +204,7 @@ impl<'a> Run<'a> {
         let cache_tokens = u64::from(cache.device_tokens) + u64::from(cache.host_tokens);
         let mut run = Self {
             replicas: (0..scenario.replicas)
-                .map(|_| Replica::new(&names, &settings, contender.prefix_index, cache_tokens))
+                .map(|_| Replica::new(&pools, &settings, contender.prefix_index, cache_tokens))
                 .collect(),
             engines: (0..names.len()).map(engine).collect(),
             pools,
