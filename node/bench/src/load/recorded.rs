@@ -117,12 +117,24 @@ impl Form {
             put("model", model.as_str().into());
         }
         if let Some(tokens) = self.max_tokens {
-            put("max_tokens", tokens.into());
+            limit_answer(&mut body, tokens);
         }
         if !self.stream {
             body.remove("stream_options");
         }
         Ok((path, Value::Object(body).to_string().into()))
+    }
+}
+
+/// Puts the answer length where the body has one: engines go by `max_completion_tokens` where there are both names, and
+/// some refuse the older name.
+fn limit_answer(body: &mut Map<String, Value>, tokens: u32) {
+    let is_named_anew = body.contains_key("max_completion_tokens");
+    if is_named_anew {
+        body.insert("max_completion_tokens".to_owned(), tokens.into());
+    }
+    if !is_named_anew || body.contains_key("max_tokens") {
+        body.insert("max_tokens".to_owned(), tokens.into());
     }
 }
 
@@ -161,6 +173,33 @@ mod tests {
         );
         assert_eq!(sent(1).1["stream_options"], json!({"include_usage": true}));
         assert_eq!(sent(2), sent(0));
+    }
+
+    #[test]
+    fn an_answer_length_replaces_that_of_a_body_by_whichever_name() {
+        let form = Form {
+            max_tokens: Some(2),
+            ..Form::default()
+        };
+        for (asked, sent) in [
+            (json!({}), json!({"max_tokens": 2})),
+            (json!({"max_tokens": 9}), json!({"max_tokens": 2})),
+            (
+                json!({"max_completion_tokens": 9}),
+                json!({"max_completion_tokens": 2}),
+            ),
+            (
+                json!({"max_completion_tokens": null, "max_tokens": 9}),
+                json!({"max_completion_tokens": 2, "max_tokens": 2}),
+            ),
+        ] {
+            let (mut body, mut expected) = (asked, sent);
+            body["messages"] = json!([]);
+            (expected["messages"], expected["stream"]) = (json!([]), json!(false));
+            let recorded = read(&body.to_string(), &form).expect("a chat");
+            let found: Value = serde_json::from_slice(&recorded.ask(0).body).expect("JSON");
+            assert_eq!(found, expected, "{body}");
+        }
     }
 
     #[test]
