@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::client::Failure;
 use crate::load::Ended;
+use crate::tally::share;
 
 /// Windows of one run; a longer run has longer windows.
 const WINDOWS_MAX: u64 = 7_200;
@@ -72,7 +73,10 @@ pub struct Window {
     pub first_token_p99_ms: Option<f64>,
     /// As the replies reported them.
     pub prompt_tokens: u64,
-    /// Of the prompt tokens, those that a prefix cache supplied.
+    /// Of the prompt tokens, those of replies that said how many were cached; 0 if none did.
+    #[serde(default)]
+    pub prompt_tokens_told: u64,
+    /// Of these, those that a prefix cache supplied.
     pub cached_tokens: u64,
     /// Ended requests by the worker that answered; requests without a head are not counted.
     pub by_worker: BTreeMap<String, u64>,
@@ -81,6 +85,13 @@ pub struct Window {
 impl Window {
     pub fn until_ms(&self) -> u64 {
         self.at_ms + self.length_ms
+    }
+
+    /// The share of cached prompt tokens, 0 to 1; `None` where no reply told of caches.
+    #[must_use]
+    pub fn known_hit_rate(&self) -> Option<f64> {
+        let told = self.prompt_tokens_told;
+        (told > 0).then(|| share(self.cached_tokens, told))
     }
 }
 
@@ -136,7 +147,10 @@ impl Windows {
         }
         if let Some(usage) = outcome.usage {
             window.prompt_tokens += usage.prompt;
-            window.cached_tokens += usage.cached.unwrap_or(0);
+            if let Some(cached) = usage.cached {
+                window.prompt_tokens_told += usage.prompt;
+                window.cached_tokens += cached;
+            }
         }
         if let Some(worker) = &outcome.worker {
             let known =
@@ -288,6 +302,32 @@ mod tests {
             (windows[3].cached_tokens, windows[3].by_worker["w1"]),
             (5, 1)
         );
+    }
+
+    #[tokio::test]
+    async fn replies_that_do_not_tell_of_caches_do_not_count_as_misses() {
+        let origin = Origin::now();
+        let mut windows = Windows::new(0, Duration::from_secs(60), TIMEOUT);
+        let told = [
+            (0, Some(0)),
+            (1_000, None),
+            (2_000, None),
+            (2_000, Some(10)),
+            (2_000, Some(0)),
+        ];
+        for (due, cached) in told {
+            let mut one = ended(origin, due, 0, 100);
+            one.outcome.usage = Some(Usage {
+                prompt: 10,
+                completion: 1,
+                cached,
+            });
+            windows.add(&one, origin);
+        }
+        let windows = windows.finish(2_500);
+        let rates: Vec<_> = windows.iter().map(Window::known_hit_rate).collect();
+        assert_eq!(rates, [Some(0.0), None, Some(0.5)], "no hit is a figure");
+        assert_eq!(windows[2].prompt_tokens, 30);
     }
 
     #[tokio::test]

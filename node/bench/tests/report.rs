@@ -118,6 +118,31 @@ async fn faults_are_counted_by_kind_and_code_and_the_rest_is_measured() {
 }
 
 #[tokio::test]
+async fn caches_that_supply_nothing_are_a_line_at_zero_and_no_gap() {
+    let worker = worker().await;
+    let usage =
+        r#"{"prompt_tokens":9,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":0}}"#;
+    let body = format!(r#"{{"choices":[],"usage":{usage}}}"#);
+    let rule = serde_json::json!({"fault": {"reply": {"status": 200, "body": body}}});
+    worker
+        .add_rule(serde_json::from_value(rule).expect("a rule"))
+        .expect("room");
+    let mut setup = setup(vec![side("one", &worker)], 1, 6);
+    setup.plan.source = Prompts {
+        stream: false,
+        ..Prompts::default()
+    }
+    .into();
+    let result = measured(&setup).await;
+    let summary = &result.endpoints[0].summary;
+    assert_eq!(
+        (summary.succeeded, summary.known_hit_rate()),
+        (6, Some(0.0))
+    );
+    assert!(page(&result).contains("Prefix cache hits"));
+}
+
+#[tokio::test]
 async fn two_endpoints_get_the_same_requests_in_turn_and_the_slower_one_is_found() {
     let (fast, slow) = (worker().await, worker().await);
     slow.add_rule(Rule::always(Fault::delay_ms(40)))

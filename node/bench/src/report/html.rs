@@ -287,12 +287,11 @@ fn panels(endpoints: &[EndpointResult]) -> Vec<Panel> {
         ),
         panel(
             "Prefix cache hits",
-            "Share of prompt tokens that caches supplied, as the answers report it.",
+            "Share of prompt tokens that caches supplied, of the answers that tell.",
             "%",
             Range::Fixed(100.0),
             each(Shape::Line, "", |w| {
-                (w.cached_tokens > 0)
-                    .then(|| 100.0 * w.cached_tokens as f64 / w.prompt_tokens as f64)
+                w.known_hit_rate().map(|rate| 100.0 * rate)
             }),
         ),
     ];

@@ -25,6 +25,7 @@ fn window(second: u64) -> Window {
         first_token_p50_ms: Some(30.0 + 4.0 * wave),
         first_token_p99_ms: Some(90.0 + 30.0 * wave),
         prompt_tokens: 40_000,
+        prompt_tokens_told: 40_000,
         cached_tokens: if hurt { 20_000 } else { 32_000 },
         by_worker: (1..=4)
             .filter(|worker| second < 45 || *worker < 4)
