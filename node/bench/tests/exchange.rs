@@ -155,6 +155,32 @@ async fn a_key_is_sent_and_never_shown_also_where_the_endpoint_repeats_it() {
 }
 
 #[tokio::test]
+async fn the_code_of_an_error_event_shows_no_key_and_commands_no_terminal() {
+    let (worker, client) = worker().await;
+    // Cut to 40 characters first, this key would no longer be found.
+    let key = format!("sk-{}", "hush".repeat(12));
+    let client = client.with_token(&key).expect("a key");
+    for (code, shown) in [
+        (key.clone(), "(the key)".to_owned()),
+        ("a\u{1b}[2Jb".to_owned(), "a\u{fffd}[2Jb".to_owned()),
+        ("long ".repeat(20), "long ".repeat(8)),
+    ] {
+        let event = json!({"error": {"code": code, "message": format!("no {code}")}});
+        let reply = json!({"status": 200, "headers": [["content-type", "text/event-stream"]],
+            "body": format!("data: {event}\n\ndata: [DONE]\n\n")});
+        let rule = json!({"times": 1, "fault": {"reply": reply}});
+        worker
+            .add_rule(serde_json::from_value(rule).expect("a rule"))
+            .expect("room");
+        let outcome = client.exchange(&ask(true), LIMIT).await;
+        let said = outcome.complaint.expect("an error");
+        assert_eq!(said.code, shown);
+        assert!(!said.message.contains("hush") && !said.message.contains('\u{1b}'));
+        assert_eq!(outcome.failure, Some(Failure::ErrorEvent(shown)));
+    }
+}
+
+#[tokio::test]
 async fn a_plain_reply_that_is_no_answer_is_a_failure() {
     let (worker, client) = worker().await;
     let reply = json!({"fault": {"reply": {"status": 200, "body": "<html>"}}});

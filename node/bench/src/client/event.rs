@@ -7,9 +7,6 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Characters kept of an error's code: it becomes the name of a count.
-pub(super) const CODE_CHARS_MAX: usize = 40;
-
 /// Token counts that the reply reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -115,7 +112,7 @@ impl<'a> Event<'a> {
     /// The code of an error as it stands there, word or number; `none` without one.
     pub(super) fn error_code(&self) -> Option<String> {
         Some(match self.error.as_ref()?.get("code") {
-            Some(Value::String(code)) => code.chars().take(CODE_CHARS_MAX).collect(),
+            Some(Value::String(code)) => code.clone(),
             Some(code) if code.is_number() => code.to_string(),
             _ => "none".to_owned(),
         })

@@ -9,15 +9,19 @@ use hyper::header::HeaderMap;
 use hyper::{Method, Request};
 use tokio::time::{Instant, timeout};
 
-use super::event::{CODE_CHARS_MAX, Event, Usage, refusal};
+use super::event::{Event, Usage, refusal};
 use super::pool::{Client, NoReply, Reply};
+use super::shown::MESSAGE_CHARS_MAX;
 use super::sse::Events;
 
 /// Greatest plain body in which usage is looked for.
 const PLAIN_BYTES_MAX: usize = 16 << 20;
 
-/// Characters kept of an error's message.
-const MESSAGE_CHARS_MAX: usize = 200;
+/// Characters kept of an error's code: it becomes the name of a count.
+const CODE_CHARS_MAX: usize = 40;
+
+/// How the kinds of [`Failure::ErrorEvent`] begin; the code comes behind it.
+pub(crate) const ERROR_EVENT: &str = "error_event_";
 
 /// What to ask.
 #[derive(Debug, Clone)]
@@ -41,7 +45,7 @@ pub enum Failure {
     ClosedBeforeHead,
     /// A status other than 2xx.
     Status(u16),
-    /// An error event in a stream, with its code.
+    /// An error event in a stream, with its code as in [`Complaint::code`]; `none` without one.
     ErrorEvent(String),
     /// The body ended in the middle.
     Cut,
@@ -59,7 +63,7 @@ impl fmt::Display for Failure {
             Self::Connect => f.write_str("connect"),
             Self::ClosedBeforeHead => f.write_str("closed_before_head"),
             Self::Status(status) => write!(f, "status_{status}"),
-            Self::ErrorEvent(code) => write!(f, "error_event_{code}"),
+            Self::ErrorEvent(code) => write!(f, "{ERROR_EVENT}{code}"),
             Self::Cut => f.write_str("cut"),
             Self::NoDone => f.write_str("no_done"),
             Self::NoAnswer => f.write_str("no_answer"),
@@ -71,9 +75,9 @@ impl fmt::Display for Failure {
 /// What the endpoint, or the system, said of a failure; either may be empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Complaint {
-    /// OpenAI's error code, or its type; at most 40 characters.
+    /// OpenAI's error code, or its type; at most 40 characters, without the client's key and control characters.
     pub code: String,
-    /// For people; at most 200 characters, without the client's key.
+    /// For people; at most 200 characters, without the same.
     pub message: String,
 }
 
@@ -163,13 +167,11 @@ impl Client {
         Ok(())
     }
 
-    /// What was said, without the key: some endpoints repeat it.
+    /// What was said, as it may be shown.
     fn complaint(&self, (code, message): (String, String)) -> Complaint {
-        // Cut afterwards: a part of a key is no longer found.
-        let short = |text: &str, most: usize| self.without_key(text).chars().take(most).collect();
         Complaint {
-            code: short(&code, CODE_CHARS_MAX),
-            message: short(&message, MESSAGE_CHARS_MAX),
+            code: self.shown(&code, CODE_CHARS_MAX),
+            message: self.shown(&message, MESSAGE_CHARS_MAX),
         }
     }
 
@@ -201,7 +203,7 @@ impl Client {
                 if let Some(code) = event.as_ref().and_then(Event::error_code) {
                     let said = event.as_ref().and_then(Event::error).unwrap_or_default();
                     outcome.complaint.get_or_insert(self.complaint(said));
-                    error.get_or_insert(code);
+                    error.get_or_insert_with(|| self.shown(&code, CODE_CHARS_MAX));
                     return;
                 }
                 outcome.first_event.get_or_insert(now - start);

@@ -7,13 +7,16 @@
 mod event;
 mod exchange;
 mod pool;
+mod shown;
 mod socket;
 mod sse;
 mod target;
 mod tls;
 
 pub use event::Usage;
+pub(crate) use exchange::ERROR_EVENT;
 pub use exchange::{Ask, Complaint, Failure, Outcome};
 pub use pool::{Client, Spread};
+pub(crate) use shown::clean;
 pub use target::Target;
 pub use tls::{TlsError, tls};

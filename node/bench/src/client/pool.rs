@@ -1,5 +1,6 @@
 //! Targets, and idle connections to them.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
+use super::shown::{MESSAGE_CHARS_MAX, clean};
 use super::socket::{Broken, Socket};
 use super::target::Target;
 
@@ -131,12 +133,19 @@ impl Client {
         self
     }
 
-    /// A text that may be shown: an endpoint may repeat the key that it refuses.
-    pub(super) fn without_key(&self, text: &str) -> String {
-        match &self.key {
-            Some(key) if !key.is_empty() => text.replace(key, "(the key)"),
-            _ => text.to_owned(),
-        }
+    /// At most `most` characters of an endpoint's text, as it may be shown: an endpoint may repeat the key that it
+    /// refuses, and send what a terminal obeys.
+    pub(crate) fn shown(&self, text: &str, most: usize) -> String {
+        // Cut afterwards: a part of a key is no longer found.
+        let text = match &self.key {
+            Some(key) if !key.is_empty() => Cow::Owned(text.replace(key, "(the key)")),
+            _ => Cow::Borrowed(text),
+        };
+        let end = text
+            .char_indices()
+            .nth(most)
+            .map_or(text.len(), |(at, _)| at);
+        clean(&text[..end])
     }
 
     /// Sends a request to the next target and waits for the head of the reply.
@@ -181,7 +190,7 @@ impl Client {
             anyhow::ensure!(
                 status.is_success(),
                 "status {status}: {}",
-                self.without_key(&text)
+                self.shown(&text, MESSAGE_CHARS_MAX)
             );
             Ok(text)
         };

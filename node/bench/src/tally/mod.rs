@@ -9,10 +9,15 @@ use hdrhistogram::Histogram;
 
 pub use summary::{ErrorCount, Summary, Times};
 
-use crate::client::Outcome;
+use crate::client::{ERROR_EVENT, Outcome};
 
 /// Names kept in [`Summary::workers`]; requests of further ones are counted under `other`.
 const WORKERS_MAX: usize = 1_000;
+/// Kinds of failures beyond which error events with further codes are counted as [`OTHER_EVENT`], since endpoints choose
+/// these codes. All other kinds are few.
+const KINDS_MAX: usize = 64;
+/// Error events whose code is not told.
+const OTHER_EVENT: &str = "error_event_other";
 /// Kinds of errors told apart by their code; further ones are counted by their kind alone.
 const ERRORS_MAX: usize = 64;
 /// Greatest time that a histogram holds; longer ones count as this.
@@ -107,14 +112,29 @@ impl Tally {
         let kind = outcome.failure.as_ref().map(ToString::to_string);
         let kind = kind.unwrap_or_default();
         let said = outcome.complaint.clone().unwrap_or_default();
-        *self.failures.entry(kind.clone()).or_default() += 1;
         self.failed_before_begin += u64::from(!outcome.had_begun());
-        let mut key = (kind, said.code);
+        let kind = self.add_kind(&kind, 1);
+        self.add_error(kind.to_owned(), &said.code, 1, &said.message);
+    }
+
+    /// The name under which failures of a kind are counted.
+    fn add_kind<'a>(&mut self, kind: &'a str, count: u64) -> &'a str {
+        let is_known = self.failures.contains_key(kind) || self.failures.len() < KINDS_MAX;
+        let kind = match kind.starts_with(ERROR_EVENT) && !is_known {
+            true => OTHER_EVENT,
+            false => kind,
+        };
+        *self.failures.entry(kind.to_owned()).or_default() += count;
+        kind
+    }
+
+    fn add_error(&mut self, kind: String, code: &str, count: u64, message: &str) {
+        let mut key = (kind, code.to_owned());
         if self.errors.len() >= ERRORS_MAX && !self.errors.contains_key(&key) {
             key.1.clear();
         }
         let error = self.errors.entry(key);
-        error.or_insert_with(|| (0, said.message)).0 += 1;
+        error.or_insert_with(|| (0, message.to_owned())).0 += count;
     }
 
     /// Adds what another one has counted.
@@ -128,11 +148,13 @@ impl Tally {
             mine.add(theirs).expect("all have the same bounds");
         }
         for (kind, count) in &other.failures {
-            *self.failures.entry(kind.clone()).or_default() += count;
+            self.add_kind(kind, *count);
         }
-        for (key, (count, message)) in &other.errors {
-            let error = self.errors.entry(key.clone());
-            error.or_insert_with(|| (0, message.clone())).0 += count;
+        for ((kind, code), (count, message)) in &other.errors {
+            // As it was counted above.
+            let is_known = self.failures.contains_key(kind);
+            let kind = if is_known { kind.as_str() } else { OTHER_EVENT };
+            self.add_error(kind.to_owned(), code, *count, message);
         }
         for (worker, count) in &other.workers {
             *self.workers.entry(worker.clone()).or_default() += count;

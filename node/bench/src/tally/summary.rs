@@ -6,6 +6,8 @@ use std::fmt;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use crate::client::clean;
+
 /// Milliseconds at quantiles; all 0 when `count` is 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {
@@ -97,21 +99,15 @@ pub struct ErrorCount {
 
 impl fmt::Display for ErrorCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.count, self.kind)?;
+        write!(f, "{} {}", self.count, clean(&self.kind))?;
         if !self.code.is_empty() {
-            write!(f, " {}", plain(&self.code))?;
+            write!(f, " {}", clean(&self.code))?;
         }
         if !self.message.is_empty() {
-            write!(f, ": {}", plain(&self.message))?;
+            write!(f, ": {}", clean(&self.message))?;
         }
         Ok(())
     }
-}
-
-/// A text of an endpoint, for a terminal: what commands terminals is left out.
-fn plain(text: &str) -> String {
-    let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().map(shown).collect()
 }
 
 impl Summary {

@@ -123,6 +123,42 @@ fn codes_without_end_are_counted_by_kind() {
 }
 
 #[test]
+fn error_events_that_each_have_a_code_of_their_own_fill_no_memory() {
+    let mut all = Tally::default();
+    for round in 0..10 {
+        let mut tally = Tally::default();
+        for number in 0..100 {
+            let code = format!("c{round}-{number}");
+            let outcome = Outcome {
+                failure: Some(Failure::ErrorEvent(code.clone())),
+                complaint: Some(Complaint {
+                    code,
+                    message: String::new(),
+                }),
+                ..Outcome::default()
+            };
+            tally.add(&outcome, Duration::ZERO);
+        }
+        all.merge(&tally);
+    }
+    let cut = Outcome {
+        failure: Some(Failure::Cut),
+        ..Outcome::default()
+    };
+    all.add(&cut, Duration::ZERO);
+    let summary = all.summary(Duration::from_secs(1));
+    assert_eq!(summary.failures[OTHER_EVENT], 1_000 - KINDS_MAX as u64);
+    assert_eq!(summary.failures["cut"], 1, "kinds of our own are all told");
+    assert_eq!(summary.failures.len(), KINDS_MAX + 2);
+    assert_eq!(summary.errors.len(), KINDS_MAX + 2);
+    let counts = [
+        summary.failures.values().sum::<u64>(),
+        summary.errors.iter().map(|error| error.count).sum(),
+    ];
+    assert_eq!(counts, [1_001; 2]);
+}
+
+#[test]
 fn nothing_is_not_a_division_by_zero() {
     let summary = Tally::default().summary(Duration::ZERO);
     assert_eq!((summary.hit_rate, summary.latency), (0.0, Times::default()));
