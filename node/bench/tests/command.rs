@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use grapevine_bench::cli::{BenchArgs, BenchError, bench};
 use grapevine_testbed::fake_worker::{Config, FakeWorker, Fault, Rule};
+use serde_json::json;
 
 #[derive(Parser)]
 struct Line {
@@ -75,6 +76,37 @@ async fn exit_codes_say_whether_all_some_or_none_could_be_asked() {
     assert_eq!(run(&named).await.expect("it ran"), ExitCode::from(3));
     let refused = run(&line).await.expect_err("nobody lists models");
     assert!(matches!(refused, BenchError::Unreachable(_)), "{refused}");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_refuses_to_list_its_models_is_not_out_of_reach() {
+    for (status, body, expected) in [
+        (
+            401,
+            "no\u{1b}[2J ",
+            "status 401 Unauthorized: no\u{fffd}[2J no",
+        ),
+        (200, "\"sk-hush\"", "reply of /v1/models: invalid type"),
+    ] {
+        let worker = worker().await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let key = write(folder.path(), "key", "sk-hush\n");
+        let repeat = if status == 401 { 1_000_000 } else { 1 };
+        let reply = json!({"status": status, "body": body, "repeat": repeat});
+        let rule = json!({"when": {"path": "/v1/models"}, "fault": {"reply": reply}});
+        worker
+            .add_rule(serde_json::from_value(rule).expect("a rule"))
+            .expect("room");
+        let line = format!("--url {} --requests 4 --api-key-file {key}", worker.url());
+        let refused = run(&line).await.expect_err("no model is known");
+        assert!(matches!(refused, BenchError::Refused(_)), "{refused:?}");
+        let said = refused.to_string();
+        assert!(
+            said.contains(expected) && said.contains("--model"),
+            "{said}"
+        );
+        assert!(said.len() < 1_000 && !said.contains("hush") && !said.contains('\u{1b}'));
+    }
 }
 
 #[tokio::test]

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use grapevine_bench::client::{Ask, Client, Complaint, Failure, tls};
+use grapevine_bench::client::{Ask, Client, Complaint, Failure, Spread, Unreached, tls};
 use grapevine_testbed::fake_worker::{Config, FakeWorker, Fault, How, Point, Rule};
+use hyper::Method;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -177,6 +178,23 @@ async fn the_code_of_an_error_event_shows_no_key_and_commands_no_terminal() {
         assert_eq!(said.code, shown);
         assert!(!said.message.contains("hush") && !said.message.contains('\u{1b}'));
         assert_eq!(outcome.failure, Some(Failure::ErrorEvent(shown)));
+    }
+}
+
+#[tokio::test]
+async fn an_error_names_the_url_that_was_asked() {
+    let (one, other) = (worker().await.0, worker().await.0);
+    let urls = [one.url(), other.url()];
+    let targets = urls.iter().map(|url| url.parse().expect("URL"));
+    let client = Client::new(targets.collect(), Spread::RoundRobin).expect("two");
+    one.kill().await;
+    other.kill().await;
+    for url in &urls {
+        let error = client.text(Method::GET, "/v1/models", "", LIMIT).await;
+        let error = error.expect_err("nobody is there");
+        assert!(error.downcast_ref::<Unreached>().is_some(), "{error:#}");
+        let address = url.strip_prefix("http://").expect("a URL");
+        assert!(format!("{error:#}").contains(address), "{error:#}");
     }
 }
 

@@ -47,7 +47,7 @@ impl From<BenchError> for Failure {
         match error {
             BenchError::Usage(_) => Self::Usage(text),
             BenchError::Unreachable(_) => Self::Unreachable(text),
-            BenchError::Write(..) => Self::Refused(text),
+            BenchError::Refused(_) | BenchError::Write(..) => Self::Refused(text),
         }
     }
 }

@@ -23,9 +23,12 @@ pub enum BenchError {
     /// The command line cannot be followed; nothing was sent.
     #[error("{0}")]
     Usage(String),
-    /// The endpoint cannot be asked for its models.
+    /// The endpoint does not reply when it is asked for its models.
     #[error("{0}")]
     Unreachable(String),
+    /// It replies, with no list of models.
+    #[error("{0}")]
+    Refused(String),
     /// A report cannot be written.
     #[error("cannot write {0}: {1}")]
     Write(String, io::Error),

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::BenchError;
 use super::args::{BenchArgs, Shape};
-use crate::client::{Client, Target, tls};
+use crate::client::{Client, MESSAGE_CHARS_MAX, Target, Unreached, tls};
 use crate::load::{Arrivals, Form, Plan, Prompts, Recorded, Source};
 use crate::run::{Setup, Side};
 
@@ -171,14 +171,14 @@ fn recorded(path: &Path, form: &Form) -> Result<Recorded, BenchError> {
 
 /// The model, where there is only one.
 async fn only_model(client: &Client) -> Result<String, BenchError> {
-    let listed: Models = client
-        .json("/v1/models", MODELS_LIMIT)
-        .await
-        .map_err(|error| {
-            BenchError::Unreachable(format!(
-                "cannot ask for the models, so name one by --model: {error:#}"
-            ))
-        })?;
+    let listed = client.json("/v1/models", MODELS_LIMIT).await;
+    let listed: Models = listed.map_err(|error| {
+        let why = format!("cannot ask for the models, so name one by --model: {error:#}");
+        match error.downcast_ref::<Unreached>() {
+            Some(_) => BenchError::Unreachable(why),
+            None => BenchError::Refused(why),
+        }
+    })?;
     let names: Vec<String> = listed.data.into_iter().map(|model| model.id).collect();
     match names.as_slice() {
         [only] => Ok(only.clone()),
@@ -188,7 +188,7 @@ async fn only_model(client: &Client) -> Result<String, BenchError> {
             many.len(),
             many.iter()
                 .take(MODELS_SHOWN)
-                .cloned()
+                .map(|name| client.shown(name, MESSAGE_CHARS_MAX))
                 .collect::<Vec<_>>()
                 .join(", ")
         ))),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -82,6 +82,12 @@ pub(super) enum NoReply {
     ClosedBeforeHead,
 }
 
+/// No reply came: no connection, not all of it within the limit, or an end before the head. `downcast_ref` finds it in
+/// errors of [`Client::text`].
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unreached(String);
+
 impl Client {
     /// A client of these targets, at least one. Those with `https://` need [`Client::with_tls`].
     ///
@@ -150,19 +156,22 @@ impl Client {
 
     /// Sends a request to the next target and waits for the head of the reply.
     pub(super) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Reply<'_>, NoReply> {
+        self.next().send(request).await
+    }
+
+    fn next(&self) -> &Endpoint {
         let index = match self.spread {
             Spread::RoundRobin => self.turn.fetch_add(1, Ordering::Relaxed),
             Spread::Random => rand::random_range(0..self.endpoints.len()),
         };
-        self.endpoints[index % self.endpoints.len()]
-            .send(request)
-            .await
+        &self.endpoints[index % self.endpoints.len()]
     }
 
-    /// The text of a 2xx reply. For control requests: one target, whole body, `limit` for all.
+    /// The text of a 2xx reply. For control requests: the next target, whole body, `limit` for all.
     ///
     /// # Errors
-    /// No reply within the limit, another status, or a body above 64 MiB.
+    /// [`Unreached`] if no reply came within the limit; otherwise another status, of whose body at most 200 characters
+    /// are told, a body that breaks off, or one above 64 MiB.
     pub async fn text(
         &self,
         method: Method,
@@ -176,12 +185,15 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(body.into()))
             .context("not a request")?;
+        let endpoint = self.next();
         let exchange = async {
-            let mut reply = match self.send(request).await {
-                Ok(reply) => reply,
-                Err(NoReply::Connect(why)) => bail!("no connection: {why}"),
-                Err(NoReply::ClosedBeforeHead) => bail!("no reply"),
-            };
+            let mut reply = endpoint.send(request).await.map_err(|none| match none {
+                NoReply::Connect(why) => {
+                    let why = self.shown(&why, MESSAGE_CHARS_MAX);
+                    Unreached(format!("no connection: {why}"))
+                }
+                NoReply::ClosedBeforeHead => Unreached("no reply".to_owned()),
+            })?;
             let status = reply.response.status();
             let body = Limited::new(reply.response.body_mut(), REPLY_BYTES_MAX);
             let body = body.collect().await.map_err(anyhow::Error::from_boxed)?;
@@ -194,22 +206,25 @@ impl Client {
             );
             Ok(text)
         };
-        let answered = timeout(limit, exchange).await.context("no reply in time");
-        let context = || format!("{path} of {}", self.endpoints[0].target.authority());
-        answered.and_then(|text| text).with_context(context)
+        let answered = timeout(limit, exchange).await;
+        let late = |_| Err(Unreached("no reply in time".to_owned()).into());
+        let context = || format!("{path} of {}", endpoint.target.authority());
+        answered.unwrap_or_else(late).with_context(context)
     }
 
     /// The JSON of a 2xx reply to a `GET`.
     ///
     /// # Errors
-    /// As [`Client::text`], or it is not what was expected.
+    /// As [`Client::text`], or it is not what was expected; of why, at most 200 characters are told.
     pub async fn json<T: DeserializeOwned>(
         &self,
         path: &str,
         limit: Duration,
     ) -> anyhow::Result<T> {
         let text = self.text(Method::GET, path, Bytes::new(), limit).await?;
-        serde_json::from_str(&text).with_context(|| format!("reply of {path}"))
+        serde_json::from_str(&text)
+            .map_err(|error| anyhow!(self.shown(&error.to_string(), MESSAGE_CHARS_MAX)))
+            .with_context(|| format!("reply of {path}"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Texts of an endpoint, as they may be shown. Pure.
 
 /// Characters shown of an error's message.
-pub(super) const MESSAGE_CHARS_MAX: usize = 200;
+pub(crate) const MESSAGE_CHARS_MAX: usize = 200;
 
 /// Without what commands a terminal, and without what turns the direction of the text around it; lines are joined.
 pub(crate) fn clean(text: &str) -> String {
