@@ -79,6 +79,24 @@ async fn exit_codes_say_whether_all_some_or_none_could_be_asked() {
 }
 
 #[tokio::test]
+async fn requests_that_were_shed_were_not_answered() {
+    let worker = worker().await;
+    worker
+        .add_rule(Rule::always(Fault::delay_ms(100)))
+        .expect("room");
+    let line = format!(
+        "--url {} --model fake-model --requests 50 --rate 5000 --max-tokens 2 --json",
+        worker.url()
+    );
+    let all = run(&line).await.expect("it ran");
+    assert_eq!(all, ExitCode::SUCCESS);
+    let few = format!("{line} --in-flight-max 1");
+    assert_eq!(run(&few).await.expect("it ran"), ExitCode::from(1));
+    let none = format!("{line} --duration 1ns");
+    assert_eq!(run(&none).await.expect("it ran"), ExitCode::from(1));
+}
+
+#[tokio::test]
 async fn an_endpoint_that_refuses_to_list_its_models_is_not_out_of_reach() {
     for (status, body, expected) in [
         (

@@ -164,9 +164,9 @@ Examples:
 Ctrl-C ends sending, waits for what is in flight, and shows what there is; a second one does not wait.
 
 Exit codes:
-  0    every request was answered
-  1    some failed (the result says which), the endpoint refuses to list its
-       models, or a report cannot be written
+  0    every request that was due was sent and answered
+  1    some failed (the result says which) or were shed, an endpoint got none or
+       refuses to list its models, or a report cannot be written
   2    the command line is wrong; nothing was sent
   3    an endpoint cannot be connected to, or does not reply when it is asked for its models
   130  ended by Ctrl-C";

@@ -34,7 +34,7 @@ pub enum BenchError {
     Write(String, io::Error),
 }
 
-/// Exit codes beside 0, "all requests were answered", and those of [`BenchError`].
+/// Exit codes beside 0, "all requests were sent and answered", and those of [`BenchError`].
 const SOME_FAILED: u8 = 1;
 const NOBODY_THERE: u8 = 3;
 /// As shells report a program that Ctrl-C ended.
@@ -78,7 +78,7 @@ fn exit_code(result: &RunResult) -> ExitCode {
     ExitCode::from(match result {
         result if result.interrupted => INTERRUPTED,
         result if result.is_unreachable() => NOBODY_THERE,
-        result if result.failed() > 0 => SOME_FAILED,
+        result if !result.is_answered() => SOME_FAILED,
         _ => 0,
     })
 }

@@ -140,6 +140,17 @@ impl RunResult {
         self.endpoints.iter().map(failed).sum()
     }
 
+    /// Whether each endpoint was sent what was due, and answered all of it.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        let is_answered = |endpoint: &EndpointResult| {
+            let summary = &endpoint.summary;
+            let all = summary.requests + endpoint.shed + endpoint.unfinished;
+            all > 0 && summary.succeeded == all
+        };
+        self.endpoints.iter().all(is_answered)
+    }
+
     /// Whether one of the endpoints could not be connected to even once.
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
