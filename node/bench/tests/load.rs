@@ -93,6 +93,32 @@ async fn time_ends_a_run_too() {
 }
 
 #[tokio::test]
+async fn one_request_that_hangs_makes_no_rate_small() {
+    let (workers, client) = workers(1).await;
+    let silent = Rule::next(1, Fault::never_answer());
+    workers[0].add_rule(silent).expect("room");
+    let plan = Plan {
+        timeout: Duration::from_secs(3),
+        ..plan(Arrivals::Closed { clients: 2 }, 2)
+    };
+    let mut answered = None;
+    let stop = Stop::default();
+    let report = run_until(client, plan, &stop, |ended, _| {
+        if ended.outcome.failure.is_none() {
+            answered = Some(ended.waited + ended.outcome.latency);
+        }
+    });
+    let report = report.await;
+    let (took, answered) = (report.took, answered.expect("one of two"));
+    assert!(took.elapsed >= Duration::from_secs(3), "{took:?}");
+    // Before it was due, its task began.
+    assert!(took.active >= answered && took.active < took.elapsed);
+    assert_eq!(took.late, 1);
+    let rate = 1.0 / took.active.as_secs_f64();
+    assert!((report.summary.requests_per_s / rate - 1.0).abs() < 1e-6);
+}
+
+#[tokio::test]
 async fn a_stop_ends_sending_and_waits_for_what_was_sent() {
     for arrivals in [Arrivals::Closed { clients: 2 }, open(200.0, 50)] {
         let (workers, client) = workers(1).await;

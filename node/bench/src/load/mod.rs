@@ -8,6 +8,7 @@
 //! What is started is a session: one request, or the turns of a conversation one after the other. A turn after the
 //! first is due when the one before it has ended, since nobody replies to what they have not read.
 
+mod active;
 mod arrivals;
 mod prompts;
 mod recorded;
@@ -29,7 +30,8 @@ pub use recorded::{Form, Recorded, RecordedError};
 pub use source::Source;
 
 use crate::client::{Client, Outcome};
-use crate::tally::{Summary, Tally};
+use crate::tally::{Summary, Tally, Took};
+use active::Active;
 use session::Sessions;
 
 /// Ended requests that wait to be counted.
@@ -71,6 +73,9 @@ pub struct Report {
     /// Sums over the requests sent.
     #[serde(flatten)]
     pub summary: Summary,
+    /// The times in it.
+    #[serde(skip)]
+    pub took: Took,
     /// Open loop: requests that were due but not sent.
     pub shed: u64,
     /// Requests that were sent and dropped before their end, because somebody ended the run.
@@ -138,16 +143,19 @@ pub async fn run_until(
         sessions.close();
         shed
     };
-    let mut tally = Tally::default();
+    let (mut tally, mut active) = (Tally::default(), Active::new(start));
     let counting = async {
         while let Some(one) = ended.recv().await {
             tally.add(&one.outcome, one.waited);
+            active.add(&one);
             observe(&one, &tally);
         }
     };
     let (shed, ()) = tokio::join!(sending, counting);
+    let took = active.took(Instant::now());
     Report {
-        summary: tally.summary(start.elapsed()),
+        summary: tally.summary(took),
+        took,
         shed,
         unfinished: sessions.sent().saturating_sub(tally.requests()),
     }

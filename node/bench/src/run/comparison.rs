@@ -24,7 +24,7 @@ const FIGURES: [Figure; 8] = [
         above_0(s.latency.p99_ms)
     }),
     ("answered_per_s", "answered/s", |s| {
-        above_0(s.succeeded as f64 / s.elapsed_s.max(1e-9))
+        above_0(s.answered_per_s())
     }),
     ("answer_tokens_per_s", "answer tokens/s", |s| {
         above_0(s.answer_tokens_per_s())

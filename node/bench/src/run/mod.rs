@@ -16,7 +16,7 @@ pub use result::{EndpointResult, RunResult, SCHEMA};
 use crate::charts::{Mark, MarkKind};
 use crate::client::Client;
 use crate::load::{self, Arrivals, Plan, Stop};
-use crate::tally::{Summary, Tally};
+use crate::tally::{Summary, Tally, Took};
 use crate::windows::{Origin, Windows};
 
 /// Sessions before the first that is measured are from here on: with the same shared parts, and texts of their own.
@@ -63,7 +63,7 @@ struct Measured {
     tally: Tally,
     windows: Windows,
     rounds: Vec<Summary>,
-    elapsed: Duration,
+    took: Took,
     shed: u64,
     unfinished: u64,
 }
@@ -156,7 +156,7 @@ impl Measured {
             tally: Tally::default(),
             windows: Windows::new(0, longest, setup.plan.timeout),
             rounds: Vec::new(),
-            elapsed: Duration::ZERO,
+            took: Took::default(),
             shed: 0,
             unfinished: 0,
         }
@@ -179,7 +179,7 @@ impl Measured {
         });
         let report = report.await;
         self.tally.merge(&tally);
-        self.elapsed += Duration::from_secs_f64(report.summary.elapsed_s);
+        self.took += report.took;
         self.shed += report.shed;
         self.unfinished += report.unfinished;
         // A round that was broken off is no pair.
@@ -193,7 +193,7 @@ impl Measured {
         EndpointResult {
             name: side.name.clone(),
             urls: side.urls.clone(),
-            summary: self.tally.summary(self.elapsed),
+            summary: self.tally.summary(self.took),
             shed: self.shed,
             unfinished: self.unfinished,
             rounds: self.rounds,

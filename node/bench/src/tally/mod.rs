@@ -1,6 +1,7 @@
 //! Sums over many exchanges.
 
 mod summary;
+mod took;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 pub use summary::{ErrorCount, Summary, Times};
+pub use took::Took;
 
 use crate::client::{ERROR_EVENT, Outcome};
 
@@ -192,17 +194,20 @@ impl Tally {
         Duration::from_micros(self.first_token.value_at_quantile(0.5))
     }
 
-    /// The sums over `elapsed`.
-    pub fn summary(&self, elapsed: Duration) -> Summary {
-        let seconds = elapsed.as_secs_f64().max(1e-9);
+    /// The sums of a run that took so long.
+    pub fn summary(&self, took: impl Into<Took>) -> Summary {
+        let took = took.into();
+        let seconds = |time: Duration| time.as_secs_f64().max(1e-9);
+        let in_time = self.requests.saturating_sub(took.late);
         Summary {
             requests: self.requests,
             succeeded: self.requests - self.failed(),
             failures: self.failures.clone(),
             errors: self.errors(),
             failed_before_begin: self.failed_before_begin,
-            elapsed_s: seconds,
-            requests_per_s: self.requests as f64 / seconds,
+            elapsed_s: seconds(took.elapsed),
+            active_s: seconds(took.active),
+            requests_per_s: in_time as f64 / seconds(took.active),
             latency: Times::of(&self.latency),
             ttft: Times::of(&self.first_token),
             gap: Times::of(&self.gaps),

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::clean;
 
+/// A wait after the last answer that is worth a line.
+const WAIT_SHOWN_S: f64 = 0.1;
+
 /// Milliseconds at quantiles; all 0 when `count` is 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {
@@ -53,9 +56,13 @@ pub struct Summary {
     pub errors: Vec<ErrorCount>,
     /// Failed requests of which nothing had reached the client.
     pub failed_before_begin: u64,
-    /// Wall time in seconds.
+    /// Seconds until the last request had ended.
     pub elapsed_s: f64,
-    /// Requests over wall time.
+    /// Seconds until the last request was answered whole, or sent, whichever was later; where none was answered, as
+    /// `elapsed_s`. All rates are over this time.
+    #[serde(default)]
+    pub active_s: f64,
+    /// Requests that ended within `active_s`, over it.
     pub requests_per_s: f64,
     /// From sending (or from the time it should have been sent) to the end; successes only.
     pub latency: Times,
@@ -119,7 +126,13 @@ impl Summary {
         } else {
             self.answer_events
         };
-        tokens as f64 / self.elapsed_s.max(1e-9)
+        tokens as f64 / self.active_s.max(1e-9)
+    }
+
+    /// Requests that were answered whole, a second.
+    #[must_use]
+    pub fn answered_per_s(&self) -> f64 {
+        self.succeeded as f64 / self.active_s.max(1e-9)
     }
 
     /// The share of cached prompt tokens; `None` where the endpoint does not say.
@@ -145,8 +158,15 @@ impl fmt::Display for Summary {
         writeln!(
             f,
             "requests   {} in {:.1} s ({:.1}/s), {} succeeded",
-            self.requests, self.elapsed_s, self.requests_per_s, self.succeeded
+            self.requests, self.active_s, self.requests_per_s, self.succeeded
         )?;
+        let waited = self.elapsed_s - self.active_s;
+        if waited >= WAIT_SHOWN_S {
+            writeln!(
+                f,
+                "waited     {waited:.1} s more, in which none was answered whole"
+            )?;
+        }
         for error in &self.errors {
             writeln!(f, "  failed   {error}")?;
         }

@@ -80,6 +80,44 @@ fn sums() {
 }
 
 #[test]
+fn rates_are_over_the_time_in_which_requests_were_sent_or_answered() {
+    let mut tally = Tally::default();
+    let good = Outcome {
+        usage: Some(Usage {
+            prompt: 1,
+            completion: 10,
+            cached: None,
+        }),
+        ..Outcome::default()
+    };
+    for _ in 0..20 {
+        tally.add(&good, Duration::ZERO);
+    }
+    let hangs = Outcome {
+        failure: Some(Failure::Timeout),
+        ..Outcome::default()
+    };
+    tally.add(&hangs, Duration::ZERO);
+    let summary = tally.summary(Took {
+        elapsed: Duration::from_secs(70),
+        active: Duration::from_secs(10),
+        late: 1,
+    });
+    assert_eq!((summary.elapsed_s, summary.active_s), (70.0, 10.0));
+    assert_eq!(
+        (summary.requests_per_s, summary.answered_per_s()),
+        (2.0, 2.0)
+    );
+    assert_eq!(summary.answer_tokens_per_s(), 20.0);
+    let text = summary.to_string();
+    assert!(
+        text.contains("21 in 10.0 s (2.0/s), 20 succeeded"),
+        "{text}"
+    );
+    assert!(text.contains("waited     60.0 s more"), "{text}");
+}
+
+#[test]
 fn replies_that_do_not_tell_of_caches_do_not_count_as_misses() {
     let mut tally = Tally::default();
     for cached in [None, Some(30)] {
