@@ -7,7 +7,7 @@ use std::time::Duration;
 use grapevine_bench::client::Client;
 use grapevine_bench::load::{Arrivals, Plan, Prompts, Stop};
 use grapevine_bench::report::{Text, json, page};
-use grapevine_bench::run::{RunResult, Setup, Side, run};
+use grapevine_bench::run::{RunResult, Setup, Side, WarmUp, run};
 use grapevine_testbed::fake_worker::{Config, FakeWorker, Fault, How, Point, Rule};
 use serde_json::Value;
 
@@ -140,6 +140,42 @@ async fn caches_that_supply_nothing_are_a_line_at_zero_and_no_gap() {
         (6, Some(0.0))
     );
     assert!(page(&result).contains("Prefix cache hits"));
+}
+
+#[tokio::test]
+async fn a_warm_up_has_the_time_of_all_rounds() {
+    let worker = worker().await;
+    worker
+        .add_rule(Rule::next(40, Fault::delay_ms(100)))
+        .expect("room");
+    let mut setup = setup(vec![side("one", &worker)], 100, 1);
+    // 8 at a time take five times as long as a round may.
+    (setup.warm_up, setup.plan.duration) = (40, Duration::from_millis(100));
+    let result = measured(&setup).await;
+    let all = WarmUp {
+        requests: 40,
+        succeeded: 40,
+    };
+    assert_eq!(result.endpoints[0].warm_up, all);
+    assert!(!Text(&result).to_string().contains("warm-up"));
+}
+
+#[tokio::test]
+async fn what_a_warm_up_lacks_is_told() {
+    let worker = worker().await;
+    worker
+        .add_rule(Rule::next(3, Fault::status(500)))
+        .expect("room");
+    let result = measured(&setup(vec![side("one", &worker)], 1, 4)).await;
+    assert_eq!((result.failed(), worker.stats().requests), (0, 9));
+    let told = "5 of 5 were sent, 2 answered whole";
+    assert!(Text(&result).to_string().contains(told));
+    assert!(page(&result).contains(told));
+    let mut short = setup(vec![side("one", &worker)], 1, 4);
+    short.plan.duration = Duration::from_nanos(1);
+    let result = measured(&short).await;
+    let told = "0 of 5 were sent, 0 answered whole";
+    assert!(Text(&result).to_string().contains(told));
 }
 
 #[tokio::test]

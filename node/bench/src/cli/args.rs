@@ -62,7 +62,7 @@ pub struct BenchArgs {
     /// Limit of one request
     #[arg(long, value_parser = time, default_value = "60s", help_heading = "Load")]
     pub(super) timeout: Duration,
-    /// Requests to each endpoint beforehand that are not counted
+    /// Requests to each endpoint beforehand that are not counted; --duration ends them, too
     #[arg(long, default_value_t = 0, value_name = "REQUESTS", value_parser = clap::value_parser!(u64).range(..=1_000_000), help_heading = "Load")]
     pub(super) warm_up: u64,
     /// Seed of texts and arrivals: the same seed sends the same requests

@@ -64,6 +64,7 @@ pub async fn bench(args: BenchArgs) -> Result<ExitCode, BenchError> {
     let result = result.await;
     bar.finish();
     if json {
+        warn_of_warm_up(&result);
         print(&report::json(&result))?;
     } else {
         print(&Text(&result).to_string())?;
@@ -72,6 +73,16 @@ pub async fn bench(args: BenchArgs) -> Result<ExitCode, BenchError> {
         write(path, &report::page(&result))?;
     }
     Ok(exit_code(&result))
+}
+
+/// Who reads JSON does not look for it.
+fn warn_of_warm_up(result: &RunResult) {
+    for endpoint in &result.endpoints {
+        if let Some(shortfall) = endpoint.warm_up.shortfall(result.load.warm_up) {
+            let name = &endpoint.name;
+            let _ = writeln!(io::stderr(), "warning: warm-up of {name}: {shortfall}");
+        }
+    }
 }
 
 fn exit_code(result: &RunResult) -> ExitCode {

@@ -18,6 +18,11 @@ pub fn page(result: &RunResult) -> String {
             h1 { (title) }
             @for endpoint in &result.endpoints { p.title { (endpoint.name) ": " (endpoint.urls.join(", ")) } }
             p.facts { (facts(result)) }
+            @for endpoint in &result.endpoints {
+                @if let Some(shortfall) = endpoint.warm_up.shortfall(result.load.warm_up) {
+                    p.facts { strong { "Warm-up of " (endpoint.name) ": " (shortfall) "." } }
+                }
+            }
             @if result.interrupted { p.facts { strong { "Ended before its time." } } }
         }
         main data-until=(result.duration_ms.max(1)) {

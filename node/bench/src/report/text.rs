@@ -13,7 +13,7 @@ pub struct Text<'a>(pub &'a RunResult);
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for endpoint in &self.0.endpoints {
-            sums(f, endpoint)?;
+            sums(f, endpoint, self.0.load.warm_up)?;
         }
         if let Some(comparison) = &self.0.comparison {
             table(f, self.0, comparison)?;
@@ -28,8 +28,11 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-fn sums(f: &mut fmt::Formatter<'_>, endpoint: &EndpointResult) -> fmt::Result {
+fn sums(f: &mut fmt::Formatter<'_>, endpoint: &EndpointResult, warm_up: u64) -> fmt::Result {
     writeln!(f, "{}: {}", endpoint.name, endpoint.urls.join(", "))?;
+    if let Some(shortfall) = endpoint.warm_up.shortfall(warm_up) {
+        writeln!(f, "warm-up    {shortfall}")?;
+    }
     write!(f, "{}", endpoint.summary)?;
     if endpoint.shed > 0 {
         writeln!(f, "shed       {} were due but not sent", endpoint.shed)?;

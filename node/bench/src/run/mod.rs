@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use comparison::{Comparison, Ratio};
-pub use result::{EndpointResult, RunResult, SCHEMA};
+pub use result::{EndpointResult, RunResult, SCHEMA, WarmUp};
 
 use crate::charts::{Mark, MarkKind};
 use crate::client::Client;
@@ -60,6 +60,7 @@ pub struct Progress {
 
 /// What is known of one side so far.
 struct Measured {
+    warm_up: WarmUp,
     tally: Tally,
     windows: Windows,
     rounds: Vec<Summary>,
@@ -70,11 +71,12 @@ struct Measured {
 
 /// Runs it to its end, or until it is stopped; what was measured by then is the result.
 pub async fn run(setup: &Setup, stop: &Stop, mut observe: impl FnMut(Progress)) -> RunResult {
+    let mut measured = Vec::with_capacity(setup.sides.len());
     for side in &setup.sides {
-        warm_up(side, setup, stop).await;
+        let warm_up = warm_up(side, setup, stop).await;
+        measured.push(Measured::new(setup, warm_up));
     }
     let origin = Origin::now();
-    let mut measured: Vec<Measured> = setup.sides.iter().map(|_| Measured::new(setup)).collect();
     let mut marks = Vec::new();
     let (mut ended, mut failed) = (0, 0);
     for round in 0..setup.rounds {
@@ -135,8 +137,11 @@ fn phase(at_ms: u64, name: &str) -> Mark {
     }
 }
 
-async fn warm_up(side: &Side, setup: &Setup, stop: &Stop) {
+async fn warm_up(side: &Side, setup: &Setup, stop: &Stop) -> WarmUp {
+    let rounds = u32::try_from(setup.rounds).unwrap_or(u32::MAX);
     let plan = Plan {
+        // As long as all rounds together.
+        duration: setup.plan.duration.saturating_mul(rounds),
         arrivals: Arrivals::Closed {
             clients: WARM_UP_CLIENTS,
         },
@@ -144,15 +149,20 @@ async fn warm_up(side: &Side, setup: &Setup, stop: &Stop) {
         first_session: WARM_UP_FIRST,
         ..setup.plan.clone()
     };
-    load::run_until(Arc::clone(&side.client), plan, stop, |_, _| ()).await;
+    let report = load::run_until(Arc::clone(&side.client), plan, stop, |_, _| ()).await;
+    WarmUp {
+        requests: report.summary.requests + report.unfinished,
+        succeeded: report.summary.succeeded,
+    }
 }
 
 impl Measured {
-    fn new(setup: &Setup) -> Self {
+    fn new(setup: &Setup, warm_up: WarmUp) -> Self {
         let parts = setup.rounds * setup.sides.len() as u64;
         let parts = u32::try_from(parts).unwrap_or(u32::MAX);
         let longest = (setup.plan.duration + setup.plan.timeout).saturating_mul(parts);
         Self {
+            warm_up,
             tally: Tally::default(),
             windows: Windows::new(0, longest, setup.plan.timeout),
             rounds: Vec::new(),
@@ -193,6 +203,7 @@ impl Measured {
         EndpointResult {
             name: side.name.clone(),
             urls: side.urls.clone(),
+            warm_up: self.warm_up,
             summary: self.tally.summary(self.took),
             shed: self.shed,
             unfinished: self.unfinished,

@@ -92,6 +92,8 @@ pub struct EndpointResult {
     pub name: String,
     /// Where it was asked.
     pub urls: Vec<String>,
+    /// What became of the warm-up.
+    pub warm_up: WarmUp,
     /// Over all rounds.
     pub summary: Summary,
     /// Open loop: requests that were due but not sent.
@@ -102,6 +104,28 @@ pub struct EndpointResult {
     pub rounds: Vec<Summary>,
     /// By time.
     pub windows: Vec<Window>,
+}
+
+/// What became of a warm-up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct WarmUp {
+    /// Requests sent; time, or somebody, may have ended it early.
+    pub requests: u64,
+    /// Of those, answered whole.
+    pub succeeded: u64,
+}
+
+impl WarmUp {
+    /// For people: what is missing where `asked` requests were wanted; `None` if all were answered.
+    #[must_use]
+    pub fn shortfall(&self, asked: u64) -> Option<String> {
+        let Self {
+            requests,
+            succeeded,
+        } = self;
+        (*succeeded < asked)
+            .then(|| format!("{requests} of {asked} were sent, {succeeded} answered whole"))
+    }
 }
 
 impl RunResult {
