@@ -67,6 +67,9 @@ fn command(id: &WorkerId, spec: &WorkerSpec) -> String {
     if spec.role() != Role::Any {
         let _ = write!(command, " --role {}", spec.role().as_str());
     }
+    if let Some(ranks) = spec.dp_size() {
+        let _ = write!(command, " --dp-size {ranks}");
+    }
     if let Some(max) = spec.max_in_flight() {
         let _ = write!(command, " --max-in-flight {max}");
     }
@@ -95,6 +98,7 @@ mod tests {
             models: vec!["b".into(), "a".into()],
             weight_milli: 2500,
             role: Role::Decode,
+            dp_size: Some(4),
             max_in_flight: Some(9),
             zone: Some("z1".into()),
             ..plain
@@ -103,7 +107,7 @@ mod tests {
             Some("w1"),
             full,
             "grapevine workers add http://w:8000 --id w1 --model a --model b --weight 2.5 \
-             --role decode --max-in-flight 9 --zone z1",
+             --role decode --dp-size 4 --max-in-flight 9 --zone z1",
         );
     }
 }
