@@ -17,7 +17,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter as _, SpanProcessor};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use url::Url;
 
 use super::TraceMetrics;
@@ -25,7 +25,10 @@ use crate::config::TraceConfig;
 use crate::otlp::{self, Client, Signal};
 use crate::shutdown::Phase;
 
-/// Time for the last spans at the end of the process.
+/// Time for a message that is under way at the end of the process. With the time for the last spans it is less than the
+/// replica waits for its tasks.
+const UNDER_WAY_WITHIN: Duration = Duration::from_millis(500);
+/// Time for the last spans behind it.
 const LAST_WITHIN: Duration = Duration::from_secs(1);
 
 /// The SDK's side of the queue.
@@ -120,8 +123,19 @@ impl SpanSender {
         let mut batch = Vec::new();
         loop {
             tokio::select! {
-                () = self.gather(&mut batch) => self.send(&mut batch).await,
+                // In this order: there may always be another span.
+                biased;
                 () = phase.closed() => break,
+                () = self.gather(&mut batch) => {}
+            }
+            let patience = async {
+                phase.closed().await;
+                sleep(UNDER_WAY_WITHIN).await;
+            };
+            tokio::select! {
+                () = self.send(&mut batch) => {}
+                // The last spans may get through by a connection of their own.
+                () = patience => break,
             }
         }
         let last = async {
@@ -156,22 +170,43 @@ impl SpanSender {
 
     async fn send(&mut self, batch: &mut Vec<SpanData>) {
         let spans = std::mem::take(batch);
-        let count = spans.len();
+        let message = UnderWay {
+            spans: spans.len(),
+            metrics: &self.metrics,
+        };
         match self.exporter.export(spans).await {
             Ok(()) => {
-                self.metrics.count("sent", count);
+                message.was_taken();
                 if !std::mem::replace(&mut self.works, true) {
                     tracing::info!("the trace collector accepts spans again");
                 }
             }
             Err(error) => {
-                self.metrics.count("failed", count);
+                drop(message);
                 if std::mem::replace(&mut self.works, false) {
                     let why = std::mem::take(&mut *lock(&self.why));
                     tracing::warn!(%error, why, "the trace collector does not accept spans; they are dropped");
                 }
             }
         }
+    }
+}
+
+/// Spans on their way to the collector; dropped, they have failed.
+struct UnderWay<'a> {
+    spans: usize,
+    metrics: &'a TraceMetrics,
+}
+
+impl UnderWay<'_> {
+    fn was_taken(mut self) {
+        self.metrics.count("sent", std::mem::take(&mut self.spans));
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.metrics.count("failed", self.spans);
     }
 }
 
@@ -196,4 +231,70 @@ impl HttpClient for Reporting {
 fn lock(why: &Why) -> std::sync::MutexGuard<'_, String> {
     // Each change is complete before anything could panic.
     why.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry::trace::{Span as _, Tracer as _, TracerProvider as _};
+    use opentelemetry_sdk::trace::SdkTracerProvider;
+    use prometheus_client::registry::Registry;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::metrics::ResultLabels;
+    use crate::shutdown::Shutdown;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    /// A connection on which a message has begun.
+    async fn message(collector: &TcpListener) -> TcpStream {
+        let (mut stream, _) = collector.accept().await.expect("a connection");
+        let read = stream.read(&mut [0; 16]).await.expect("bytes");
+        assert!(read > 0, "it ended early");
+        stream
+    }
+
+    #[tokio::test]
+    async fn a_collector_that_hangs_holds_up_neither_the_end_nor_the_last_spans() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let collector = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = collector.local_addr().expect("bound");
+        let endpoint = format!("http://{address}").parse().expect("a URL");
+        let config = TraceConfig {
+            timeout: 6 * LIMIT,
+            batch: 1,
+            ..TraceConfig::default()
+        };
+        let metrics = TraceMetrics::register(&mut Registry::default());
+        let resource = otlp::resource("here", "r1");
+        let made = queue(&config, &endpoint, &resource, &metrics);
+        let (queue, sender) = made.expect("it can be set up");
+        let provider = SdkTracerProvider::builder()
+            .with_span_processor(queue)
+            .build();
+        let tracer = provider.tracer("test");
+        let shutdown = Shutdown::new();
+        let sending = tokio::spawn(sender.run(shutdown.phase()));
+
+        tracer.start("one").end();
+        let _hangs = message(&collector).await;
+        tracer.start("another").end();
+        // The end.
+        drop(shutdown);
+        let last = async {
+            let mut stream = message(&collector).await;
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            stream.write_all(answer).await.expect("it reads");
+            // Closed with unread bytes it would be reset, and the answer lost.
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+            sending.await.expect("it does not panic");
+        };
+        timeout(LIMIT, last).await.expect("it ends in time");
+        let counted = ["sent", "failed"].map(|result| {
+            let labels = ResultLabels { result };
+            metrics.spans.get_or_create(&labels).get()
+        });
+        assert_eq!(counted, [1, 1]);
+    }
 }
