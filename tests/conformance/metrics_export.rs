@@ -6,7 +6,7 @@ use grapevine_tests::collector::{
     Collector, Data, Metric, NumberDataPoint, among, hex, number_data_point,
 };
 use grapevine_tests::http1;
-use grapevine_tests::process::Program;
+use grapevine_tests::process::{Program, run_with};
 use grapevine_tests::wait::{LIMIT, eventually};
 use tokio::net::TcpListener;
 
@@ -224,5 +224,22 @@ async fn no_request_waits_for_a_collector_of_metrics() {
         let metrics = house.cluster.replicas[0].admin().metrics().await;
         assert_eq!(metrics.count(POINTS, "\"sent\""), 0.0);
         house.close().await;
+    }
+}
+
+/// A replica that had joined would leave peers behind that wait for it, and clients that it has answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_that_cannot_be_read_end_the_start_before_a_port_serves() {
+    let variables = [("OTEL_EXPORTER_OTLP_HEADERS", "hush")];
+    let serve = ["serve", "--otlp-metrics-endpoint", "http://127.0.0.1:9"];
+    let ports = ["--port", "0", "--admin-port", "0", "--prometheus-port", "0"];
+    for (more, code) in [(&ports[..], 1), (&["--check"][..], 2)] {
+        let done = run_with(&variables, &[&serve[..], more].concat()).await;
+        assert_eq!(done.code, Some(code), "{}", done.text);
+        let why = "cannot read OTEL_EXPORTER_OTLP_HEADERS";
+        assert!(done.text.contains(why), "{}", done.text);
+        assert!(!done.text.contains("hush"), "{}", done.text);
+        let listens = done.text.contains("\"admin\":");
+        assert!(!listens, "{}", done.text);
     }
 }

@@ -173,8 +173,14 @@ pub struct Finished {
 
 /// Runs `grapevine` with these arguments to its end.
 pub async fn run(args: &[&str]) -> Finished {
+    run_with(&[], args).await
+}
+
+/// The same, with these variables.
+pub async fn run_with(variables: &[(&str, &str)], args: &[&str]) -> Finished {
     let output = Command::new(grapevine())
         .args(args)
+        .envs(variables.iter().copied())
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();

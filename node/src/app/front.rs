@@ -34,18 +34,29 @@ pub(super) struct Opened {
     pub(super) memory: Arc<Memory>,
 }
 
+/// What clients reach.
+pub(super) struct ForClients {
+    /// The data port, bound.
+    pub(super) socket: TcpListener,
+    /// TLS, where clients are to speak it.
+    pub(super) tls: Option<Arc<ListenerTls>>,
+    /// Makes the spans of their requests, where that is wanted.
+    pub(super) tracing: Option<Arc<Tracing>>,
+}
+
 /// Opens the data port.
 ///
 /// # Errors
-/// Traces cannot be sent as configured, or threads cannot be started.
+/// Threads cannot be started.
 pub(super) fn start_front(
     base: Base<'_>,
     followed: &Followed,
     limits: &Limits,
-    tls: Option<Arc<ListenerTls>>,
-    socket: TcpListener,
+    clients: ForClients,
 ) -> anyhow::Result<Opened> {
     let config = base.config;
+    // First, since it may fail.
+    let lanes = Arc::new(lanes(config.listen.threads)?);
     let proxies = [
         &config.listen.trusted_proxies,
         &config.listen.proxy_protocol_from,
@@ -64,8 +75,9 @@ pub(super) fn start_front(
             limits,
             Arc::clone(&memory),
             &readiness,
-        )?)),
-        tls,
+            clients.tracing,
+        ))),
+        tls: clients.tls,
         timeouts: base.live(|config| config.timeouts.clone()),
         limits: base.live(|config| config.limits.clone()),
         balancers: config.listen.proxy_protocol_from.clone(),
@@ -74,9 +86,8 @@ pub(super) fn start_front(
         phase: base.phase(),
         misled: LogLimit::default(),
     };
-    let door = Door::new(socket, seats, base.metrics.refusals.clone());
+    let door = Door::new(clients.socket, seats, base.metrics.refusals.clone());
     let connections = base.shutdown.connections().clone();
-    let lanes = Arc::new(lanes(config.listen.threads)?);
     let accepting = listener::run(door, Arc::new(front), Arc::clone(&lanes), connections);
     base.shutdown.accepting().spawn(accepting);
     Ok(Opened {
@@ -114,9 +125,10 @@ fn proxy_parts(
     limits: &Limits,
     memory: Arc<Memory>,
     readiness: &Arc<Readiness>,
-) -> anyhow::Result<ProxyParts> {
+    tracing: Option<Arc<Tracing>>,
+) -> ProxyParts {
     let config = base.config;
-    Ok(ProxyParts {
+    ProxyParts {
         replica: base.replica.to_owned(),
         cluster: Arc::clone(&followed.cluster),
         metrics: base.metrics.of_proxy(),
@@ -131,7 +143,7 @@ fn proxy_parts(
         limits: base.live(|config| config.limits.clone()),
         warm_ups: Arc::clone(&followed.warm_ups),
         cache: response_cache(base),
-        tracing: tracing(base)?,
+        tracing,
         keys: Arc::clone(&limits.keys),
         admission: Arc::clone(&limits.admission),
         transfer: base.live(|config| config.transfer.clone()),
@@ -140,7 +152,7 @@ fn proxy_parts(
         memory,
         readiness: Arc::clone(readiness),
         quarantine: Arc::clone(&limits.quarantine),
-    })
+    }
 }
 
 fn response_cache(base: Base<'_>) -> Option<Arc<ResponseCache>> {
@@ -156,14 +168,6 @@ fn response_cache(base: Base<'_>) -> Option<Arc<ResponseCache>> {
         }
     });
     Some(cache)
-}
-
-fn tracing(base: Base<'_>) -> anyhow::Result<Option<Arc<Tracing>>> {
-    let traces = Tracing::start(&base.config.trace, base.replica, &base.metrics.trace)?;
-    Ok(traces.map(|(tracing, sender)| {
-        base.tasks().spawn(sender.run(base.phase()));
-        tracing
-    }))
 }
 
 /// Not ready while the cluster keeps another process under this replica's id.

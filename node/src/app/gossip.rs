@@ -1,4 +1,4 @@
-//! Starts gossip, before everything else: a peer's snapshot may come at once.
+//! Starts gossip, before all that follows it: a peer's snapshot may come at once.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) struct Gossip {
     pub(super) caches: Arc<Caches>,
 }
 
-/// Meets the others, or begins alone.
+/// Meets the others, or begins alone. `metrics`: those of the replica, without gossip's.
 ///
 /// # Errors
 /// The port cannot be bound, or the certificate cannot be used.
@@ -37,8 +37,8 @@ pub(super) async fn start_gossip(
     config: &Config,
     replica: &str,
     listeners: &Listeners,
+    mut metrics: AllMetrics,
 ) -> anyhow::Result<Gossip> {
-    let mut metrics = AllMetrics::new();
     let models = &metrics.requests.models;
     models.limit(config.metrics.model_series as usize);
     let identity = GossipFiles::seen(config);

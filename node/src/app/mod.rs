@@ -7,6 +7,7 @@ mod base;
 mod certificates;
 mod changes;
 mod cluster;
+mod collectors;
 mod discovery;
 mod front;
 mod gossip;
@@ -21,18 +22,21 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
 
 use self::base::Base;
 pub(crate) use self::certificates::reach_parts;
 use self::certificates::start_certificates;
 use self::changes::Changes;
 use self::cluster::start_cluster;
+use self::collectors::Collectors;
 use self::discovery::start_discovery;
-use self::front::start_front;
+use self::front::{ForClients, start_front};
 use self::gossip::start_gossip;
 use self::limits::start_limits;
 use self::listeners::{announcement, bind};
 use self::tasks::{ForOperators, ReloadParts, start_admin, start_tasks, wishes};
+use crate::all_metrics::AllMetrics;
 use crate::config::{Config, Layers};
 use crate::logging;
 use crate::service_manager::ServiceManager;
@@ -40,12 +44,13 @@ use crate::shutdown::{Shutdown, ShutdownLimits};
 
 /// Runs a replica until it is asked to end, and returns how it ended.
 ///
-/// Prints one line of JSON to standard output once every port is bound. `origin` is where the configuration came from;
-/// `manager` is what started this process, and may have bound the data port.
+/// Prints one line of JSON to standard output once every port is open and nothing of the start can fail any more.
+/// `origin` is where the configuration came from; `manager` is what started this process, and may have bound the data
+/// port.
 ///
 /// # Errors
-/// A port cannot be bound, a certificate cannot be used, or a setting does not fit this machine; nothing is
-/// left running.
+/// A port cannot be bound, a certificate or the headers for a collector cannot be used, or a setting does not fit this
+/// machine; nothing is left running.
 pub async fn run(
     config: Config,
     origin: Layers,
@@ -53,9 +58,12 @@ pub async fn run(
 ) -> anyhow::Result<ExitCode> {
     let listeners = bind(&config, manager.take_data_port())?;
     let replica = config.replica_id().to_string();
-    let gossip = start_gossip(&config, &replica, &listeners).await?;
+    let metrics = AllMetrics::new();
+    let mut collectors = Collectors::of(&config, &origin, &replica, &metrics)?;
+    let gossip = start_gossip(&config, &replica, &listeners, metrics).await?;
     let shutdown = Shutdown::new();
     let signals = shutdown.signals().context("cannot listen for signals")?;
+    let hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
     let changes = Changes::default();
     let base = Base {
         config: &config,
@@ -73,21 +81,27 @@ pub async fn run(
     let discovered = start_discovery(base, &followed, &ways.connector, listeners.pings);
     let data = listeners.data.local_addr()?;
     let limits = start_limits(base, &followed.cluster, &discovered.board)?;
-    let opened = start_front(base, &followed, &limits, ways.tls, listeners.data)?;
+    let tracing = collectors.start_traces(base);
+    let clients = ForClients {
+        tls: ways.tls,
+        socket: listeners.data,
+        tracing,
+    };
+    let opened = start_front(base, &followed, &limits, clients)?;
+    // From here on nothing can fail.
     let lanes = Arc::clone(&opened.lanes);
-    print(&announcement);
     let reporting = manager.run(Arc::clone(&opened.readiness), base.phase());
-    base.tasks().spawn(reporting);
     let operators = ForOperators {
         data,
         admin: listeners.admin,
         metrics: listeners.metrics,
+        exporter: collectors.exporter,
         reload,
     };
     let connector = Arc::clone(&ways.connector);
     start_admin(
         base, followed, discovered, limits, opened, connector, operators,
-    )?;
+    );
     changes.on(|config| logging::follow(&config.log));
     let limits = base.live(|config| ShutdownLimits {
         settle: config.timeouts.settle,
@@ -98,9 +112,12 @@ pub async fn run(
         layers: origin,
         connector: ways.connector,
         apply: changes.take(),
+        hangups,
         wished,
     };
-    start_tasks(base, reloading)?;
+    start_tasks(base, reloading);
+    print(&announcement);
+    base.tasks().spawn(reporting);
 
     let ending = shutdown.run(limits, signals, gossip.agent.shutdown()).await;
     // What clients' connections left behind is not waited for.

@@ -3,10 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use anyhow::Context;
 use grapevine_gossip::Agent;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
 use super::base::Base;
@@ -42,15 +41,14 @@ pub(super) struct ReloadParts {
     pub(super) connector: Arc<Connector>,
     /// Hands settings to the parts that use them.
     pub(super) apply: Apply,
+    /// Hang-ups of this process.
+    pub(super) hangups: Signal,
     /// Wishes of operators.
     pub(super) wished: mpsc::Receiver<Wish>,
 }
 
 /// Reads the configuration again at each hang-up and when operators wish it, and notifies the other replicas when this one leaves.
-///
-/// # Errors
-/// Signals cannot be received.
-pub(super) fn start_tasks(base: Base<'_>, parts: ReloadParts) -> anyhow::Result<()> {
+pub(super) fn start_tasks(base: Base<'_>, parts: ReloadParts) {
     let (agent, phase, tasks) = (base.agent, base.phase(), base.tasks());
     let reload = Reload {
         layers: parts.layers,
@@ -61,12 +59,10 @@ pub(super) fn start_tasks(base: Base<'_>, parts: ReloadParts) -> anyhow::Result<
         metrics: base.metrics.operators.clone(),
         left_out: LeftOut::default(),
     };
-    let hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
-    tasks.spawn(reload.run(hangups, parts.wished, phase.clone()));
+    tasks.spawn(reload.run(parts.hangups, parts.wished, phase.clone()));
     tasks.spawn(announce_leaving(Arc::clone(agent), phase.clone()));
     #[cfg(debug_assertions)]
     tasks.spawn(fault_injection::trip_gossip(Arc::clone(agent), phase));
-    Ok(())
 }
 
 /// What operators reach.
@@ -77,14 +73,13 @@ pub(super) struct ForOperators {
     pub(super) admin: TcpListener,
     /// The port of metrics, where there is one.
     pub(super) metrics: Option<TcpListener>,
+    /// Sends metrics to a collector, where that is wanted.
+    pub(super) exporter: Option<Exporter>,
     /// Wishes for a reading of the configuration.
     pub(super) reload: mpsc::Sender<Wish>,
 }
 
 /// Opens the admin port, and that of metrics where there is one, and sends metrics to a collector where that is wanted.
-///
-/// # Errors
-/// Metrics cannot be sent as configured.
 pub(super) fn start_admin(
     base: Base<'_>,
     followed: Followed,
@@ -93,13 +88,7 @@ pub(super) fn start_admin(
     opened: Opened,
     connector: Arc<Connector>,
     operators: ForOperators,
-) -> anyhow::Result<()> {
-    let exporter = Exporter::new(
-        &base.config.metrics_export,
-        &base.config.trace.service_name,
-        base.replica,
-        &base.metrics.export,
-    )?;
+) {
     let recorder = start_sampler(base, &followed);
     let admin = Arc::new(Admin {
         replica: base.replica.to_owned(),
@@ -142,11 +131,10 @@ pub(super) fn start_admin(
     if let Some(socket) = operators.metrics {
         base.tasks().spawn(serve(socket, Port::Metrics));
     }
-    if let Some(exporter) = exporter {
+    if let Some(exporter) = operators.exporter {
         let exporting = exporter.run(move || admin.exposition(), base.phase());
         base.tasks().spawn(exporting);
     }
-    Ok(())
 }
 
 /// Keeps the last hour for the page.

@@ -1,4 +1,4 @@
-//! `grapevine serve --check`: every mistake in the configuration and in the files that it names, at once.
+//! `grapevine serve --check`: every mistake in the configuration and in what it names, at once.
 //!
 //! Opens no port and asks nobody. More is a mistake here than at a start: a replica serves on while a file of workers or
 //! a kubeconfig is missing, and says so in its log.
@@ -11,13 +11,16 @@ use grapevine_discovery::kubernetes::mistakes_of_kubeconfig;
 use grapevine_gossip::identity::PemFiles;
 use grapevine_gossip::{Identity, IdentityError};
 
+use crate::all_metrics::AllMetrics;
 use crate::app;
 use crate::config::{
     Config, ConfigError, KubernetesConfig, Layers, Origin, Problem, TlsConfig, WorkersConfig,
     in_order_of_place, read_keys,
 };
 use crate::listener::tls::ListenerTls;
+use crate::metrics::export::Exporter;
 use crate::tls::{FileError, read, read_certificates, read_private_key, read_roots, read_secret};
+use crate::trace::Tracing;
 use crate::upstream::Connector;
 
 use super::failure::Failure;
@@ -48,6 +51,7 @@ pub(super) fn examine(origin: &Layers) -> (Config, Vec<Problem>, Vec<String>) {
     files.workers(&config);
     files.keys(&config);
     files.kubernetes(&config.kubernetes);
+    files.collectors(&config);
     let unmatched = files.found_workers(&config);
     let problems = in_order_of_place(files.problems);
     let notes = config.notes().into_iter().chain(unmatched).collect();
@@ -201,6 +205,25 @@ impl Files<'_> {
             format!("files.paths: {pattern} matches no file: it is a list without workers")
         };
         examined.without_files.iter().map(note).collect()
+    }
+
+    /// What is sent to collectors, and the headers for them, which are in the environment.
+    fn collectors(&mut self, config: &Config) {
+        let (metrics, trace) = (AllMetrics::new(), &config.trace);
+        let replica = config.replica_id();
+        if let Err(error) = Tracing::start(trace, &replica, &metrics.trace) {
+            self.wrong("trace", "endpoint", &format!("{error:#}"));
+        }
+        let exporter = Exporter::new(
+            &config.metrics_export,
+            &trace.service_name,
+            &replica,
+            &metrics.export,
+            |name| self.origin.variable(name),
+        );
+        if let Err(error) = exporter {
+            self.wrong("metrics_export", "endpoint", &format!("{error:#}"));
+        }
     }
 
     /// The kubeconfig is read when pods are watched, and again whenever the API server refuses.

@@ -40,10 +40,19 @@ impl Folder {
 
     /// What `--check` says of this configuration, in which `@` stands for the folder.
     fn check(&self, text: &str) -> Vec<String> {
+        self.check_with(&[], text)
+    }
+
+    /// The same, with these variables.
+    fn check_with(&self, variables: &[(&str, &str)], text: &str) -> Vec<String> {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = self.0.path().to_str().expect("UTF-8");
         let layers = Layers {
             file: Some((Path::new("g.toml").to_owned(), text.replace('@', folder))),
+            environment: variables
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
             ..Layers::default()
         };
         let Err(error) = check(&layers) else {
@@ -148,6 +157,22 @@ fn a_certificate_that_proves_nothing_and_a_list_that_is_none_are_told_apart() {
     assert_begin(&with("r1", "r1.pem"), &["g.toml:7:11: gossip.revoked: "]);
     // The name could not be read: the certificate is not blamed for it.
     assert_begin(&with("R 2", "crl.pem"), &["g.toml:2:6: replica.id: "]);
+}
+
+#[test]
+fn headers_for_a_collector_are_read_where_metrics_are_sent() {
+    let folder = Folder::new();
+    let bad = [("OTEL_EXPORTER_OTLP_HEADERS", "a=b,hush")];
+    let text = "[metrics_export]\nendpoint = 'http://c:4318'\n";
+    let lines = folder.check_with(&bad, text);
+    let what = "cannot read OTEL_EXPORTER_OTLP_HEADERS: header 2 is not `name=value`";
+    let expected = format!("g.toml:2:12: metrics_export.endpoint: {what}");
+    assert_eq!(lines, [expected], "and the secret is not shown");
+    assert_begin(&folder.check_with(&bad, ""), &[]);
+    assert_begin(
+        &folder.check_with(&[("OTEL_EXPORTER_OTLP_HEADERS", "a=b")], text),
+        &[],
+    );
 }
 
 #[test]

@@ -187,6 +187,13 @@ impl Layers {
         Ok(())
     }
 
+    /// A variable of the environment, also one that is not ours.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<String> {
+        let mut named = self.environment.iter().filter(|(own, _)| own == name);
+        named.next().map(|(_, value)| value.clone())
+    }
+
     /// Where a setting was written, for messages about it.
     #[must_use]
     pub fn origin_of(&self, section: &str, key: &str) -> Origin {

@@ -85,7 +85,8 @@ enum SendError {
 }
 
 impl Exporter {
-    /// Sets the export up; none when no endpoint is configured. It has to be run.
+    /// Sets the export up; none when no endpoint is configured. It has to be run. `variable` gives one of the
+    /// environment that is set.
     ///
     /// # Errors
     /// The client for the collector cannot be made, or the variable with its headers cannot be read.
@@ -94,6 +95,7 @@ impl Exporter {
         service_name: &str,
         replica: &str,
         metrics: &ExportMetrics,
+        variable: impl Fn(&str) -> Option<String>,
     ) -> anyhow::Result<Option<Self>> {
         let Some(Collector { url: endpoint, .. }) = &config.endpoint else {
             return Ok(None);
@@ -107,7 +109,7 @@ impl Exporter {
         Ok(Some(Self {
             client,
             target: Signal::Metrics.target(config.protocol, endpoint),
-            headers: headers(|name| std::env::var(name).ok())?,
+            headers: headers(variable)?,
             interval: config.interval,
             scope: Arc::new(Scope::of(&otlp::resource(service_name, replica))),
             starts: Arc::new(Mutex::new(Starts::new(nanos_now()))),

@@ -23,7 +23,7 @@ fn exporter(address: SocketAddr) -> (Exporter, ExportMetrics) {
         timeout: Duration::from_millis(500),
         ..MetricsExportConfig::default()
     };
-    let exporter = Exporter::new(&config, "here", "r1", &metrics);
+    let exporter = Exporter::new(&config, "here", "r1", &metrics, |_| None);
     let exporter = exporter.expect("it can be set up").expect("an endpoint");
     (exporter, metrics)
 }
