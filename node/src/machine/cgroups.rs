@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// Where cgroups are mounted.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
+/// Where this process's cgroups are named.
+pub(crate) const OWN: &str = "/proc/self/cgroup";
 
 /// A version of cgroups: each calls its files otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +19,7 @@ pub(crate) enum Version {
 
 /// This process's `/proc/self/cgroup`.
 pub(crate) fn own() -> Option<String> {
-    fs::read_to_string("/proc/self/cgroup").ok()
+    fs::read_to_string(OWN).ok()
 }
 
 /// The folders that may limit what this controller gives a process, the outermost first. `own`: its

@@ -2,7 +2,7 @@
 //!
 //! Bodies, connections and tables have limits of their own; this one holds for their sum, whatever they cost.
 //!
-//! The rule, four times a second:
+//! The rule, four times a second, in which the limit is read, too: a cgroup's may be changed at any time:
 //!
 //! 1. **Counted** is what the system holds against the limit: for `limits.memory` the process's resident memory, for a
 //!    cgroup's limit all that the cgroup uses but pages of files. **Unused** of it is what the allocator holds
@@ -22,6 +22,7 @@ pub mod allocator;
 mod cgroup;
 
 use std::fs;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -30,7 +31,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use self::allocator::GivingBack;
-use self::cgroup::Cgroup;
+use self::cgroup::{Cgroup, Cgroups};
 use crate::config::ByteSize;
 use crate::seats::Seats;
 use crate::shutdown::Phase;
@@ -52,9 +53,31 @@ const COUNTED: Band = (95, 90);
 /// The process's memory against its limit.
 #[derive(Debug)]
 pub struct Memory {
-    limit: Option<Limit>,
+    source: Source,
     is_short: AtomicBool,
     giving_back: Arc<GivingBack>,
+}
+
+/// Where the limit stands.
+#[derive(Debug)]
+enum Source {
+    /// In `limits.memory`.
+    Set(u64),
+    /// At the system, which may change it at any time.
+    System(Cgroups),
+}
+
+impl Source {
+    /// The limit as it is now, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be known now.
+    fn limit(&self) -> io::Result<Option<Limit>> {
+        match self {
+            Self::Set(bytes) => Ok(Some(Limit::Set(*bytes))),
+            Self::System(cgroups) => Ok(cgroups.smallest()?.map(Limit::Cgroup)),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -89,21 +112,25 @@ struct Seen {
 }
 
 impl Memory {
-    /// With this limit, else with that of the process's cgroup.
+    /// With this limit, else with that of the process's cgroup, as it is at the time.
     #[must_use]
     pub fn of(limit: Option<ByteSize>) -> Self {
-        let set = limit.map(|limit| Limit::Set(limit.0));
+        let system = || Source::System(Cgroups::default());
+        Self::by(limit.map_or_else(system, |limit| Source::Set(limit.0)))
+    }
+
+    fn by(source: Source) -> Self {
         Self {
-            limit: set.or_else(|| Cgroup::own().map(Limit::Cgroup)),
+            source,
             is_short: AtomicBool::new(false),
             giving_back: Arc::default(),
         }
     }
 
-    /// The limit in bytes, and what counts against it now; none where there is no limit.
+    /// The limit in bytes, and what counts against it, both now; none where there is no limit.
     #[must_use]
     pub fn limit(&self) -> Option<(u64, Option<u64>)> {
-        let limit = self.limit.as_ref()?;
+        let limit = self.source.limit().ok()??;
         Some((limit.bytes(), limit.counted()))
     }
 
@@ -113,14 +140,10 @@ impl Memory {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// Looks every quarter of a second until the replica is closed; at once done where there is no limit. `seats`:
-    /// whose idle connections leave while memory is short.
+    /// Looks every quarter of a second until the replica is closed, also at the limit itself. `seats`: whose idle
+    /// connections leave while memory is short.
     pub async fn watch(self: Arc<Self>, seats: Arc<Seats>, phase: Phase) {
-        let Some(limit) = &self.limit else { return };
-        tracing::info!(
-            limit = limit.bytes(),
-            "new requests are refused from 85 % of this memory on"
-        );
+        let mut limit = None;
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut short_since = None;
@@ -129,10 +152,20 @@ impl Memory {
                 () = phase.closed() => return,
                 _ = looks.tick() => {}
             }
-            let Some(seen) = self.look(limit).await else {
-                continue;
-            };
-            self.judge(seen, limit.bytes());
+            // One that cannot be read now is as it was.
+            if let Ok(now) = self.source.limit() {
+                tell(limit.as_ref(), now.as_ref());
+                limit = now;
+            }
+            match &limit {
+                None => self.unbind().await,
+                Some(limit) => {
+                    let Some(seen) = self.look(limit).await else {
+                        continue;
+                    };
+                    self.judge(seen, limit.bytes());
+                }
+            }
             if !self.is_short() {
                 short_since = None;
                 continue;
@@ -150,9 +183,7 @@ impl Memory {
         let was = self.giving_back.is_at_once();
         let is = is_within(GIVING_BACK, was, counted, limit.bytes());
         if is != was {
-            let giving_back = Arc::clone(&self.giving_back);
-            // Many pages take milliseconds, which are no other task's business.
-            let _ = spawn_blocking(move || giving_back.at_once(is)).await;
+            self.give_back(is).await;
         }
         if !is {
             let in_use = counted;
@@ -162,6 +193,20 @@ impl Memory {
         let unused = allocator::unused_bytes().unwrap_or_default();
         let in_use = counted.saturating_sub(unused);
         Some(Seen { counted, in_use })
+    }
+
+    /// There is no limit, or none any more.
+    async fn unbind(&self) {
+        if self.giving_back.is_at_once() {
+            self.give_back(false).await;
+        }
+        self.is_short.store(false, Ordering::Relaxed);
+    }
+
+    async fn give_back(&self, at_once: bool) {
+        let giving_back = Arc::clone(&self.giving_back);
+        // Many pages take milliseconds, which are no other task's business.
+        let _ = spawn_blocking(move || giving_back.at_once(at_once)).await;
     }
 
     fn judge(&self, seen: Seen, limit: u64) {
@@ -179,6 +224,20 @@ impl Memory {
             (true, false) => tracing::info!(in_use, counted, limit, "enough memory again"),
             _ => {}
         }
+    }
+}
+
+/// Reports a limit that was not there before, or changed.
+fn tell(former: Option<&Limit>, now: Option<&Limit>) {
+    match (former.map(Limit::bytes), now.map(Limit::bytes)) {
+        (former, Some(limit)) if former != Some(limit) => {
+            tracing::info!(
+                limit,
+                "new requests are refused from 85 % of this memory on"
+            );
+        }
+        (Some(former), None) => tracing::info!(former, "memory has no limit any more"),
+        _ => {}
     }
 }
 
@@ -202,7 +261,11 @@ pub fn resident_bytes() -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
+    use crate::seats::{Counts, SeatLimits};
+    use crate::shutdown::Shutdown;
 
     #[test]
     fn shedding_begins_and_ends_at_different_shares() {
@@ -228,6 +291,51 @@ mod tests {
         assert!(short(false, 100, 950));
         assert!(short(true, 100, 900));
         assert!(!short(true, 100, 899));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_that_changes_counts_from_then_on() {
+        let root = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| {
+            fs::write(root.path().join(name), text).expect("written");
+        };
+        write("own", "0::/\n");
+        write("memory.current", "96000\n");
+        write("memory.stat", "anon 96000\n");
+        let cgroups = Cgroups::at(root.path().to_owned(), root.path().join("own"));
+        let memory = Arc::new(Memory::by(Source::System(cgroups)));
+        let limits = SeatLimits {
+            capacity: 1,
+            share_percent: 100,
+            per_address: None,
+            proxies: Vec::new(),
+        };
+        let seats = Seats::new(limits, Counts::default());
+        let shutdown = Shutdown::new();
+        let watching = tokio::spawn(Arc::clone(&memory).watch(seats, shutdown.phase()));
+        // None at first; then one that is nearly used up, which the system raises, lowers, and takes away.
+        for (limit, is_short) in [
+            (None, false),
+            (Some(100_000), true),
+            (Some(200_000), false),
+            (Some(100_000), true),
+            (None, false),
+        ] {
+            let text = limit.map_or("max".to_owned(), |limit: u64| limit.to_string());
+            write("memory.max", &text);
+            let seen = timeout(Duration::from_secs(60), async {
+                tokio::time::sleep(2 * LOOK).await;
+                while memory.is_short() != is_short {
+                    tokio::time::sleep(LOOK).await;
+                }
+            });
+            seen.await.unwrap_or_else(|_| panic!("limit {limit:?}"));
+            let known = memory.limit();
+            assert_eq!(known, limit.map(|limit| (limit, Some(96_000))));
+        }
+        drop(shutdown);
+        watching.await.expect("it ends with the replica");
+        assert!(!memory.giving_back.is_at_once());
     }
 
     #[test]
