@@ -144,7 +144,7 @@ impl Admin {
             connections_fit: fitting(configured.connections_max, own_files_max()),
             configured: (*configured).clone(),
             fingerprint: self.settings.now().to_string(),
-            machine: Machine::look(gossip_port),
+            machine: Machine::look(gossip_port, &self.recorder.held_up),
             memory: self
                 .memory
                 .limit()

@@ -7,6 +7,7 @@ use std::thread;
 use serde::Serialize;
 
 use super::cgroups::{self, Version, number};
+use super::held_up::{HeldUp, Periods};
 
 /// Processors of this process.
 #[derive(Debug, PartialEq, Serialize)]
@@ -15,25 +16,33 @@ pub struct Cpu {
     usable: usize,
     /// The smallest quota of its cgroups, in processors; null where there is none.
     quota: Option<f64>,
-    /// Of the periods in which its cgroup worked, the share in which the quota was used up, 0 to 1, since the cgroup
-    /// began; null where there is no quota.
+    /// Of the periods in which its cgroup worked within the last hour, or since this replica started, the share in which
+    /// the quota was used up, 0 to 1; null where there is no quota, or there was no period.
     held_up: Option<f64>,
 }
 
 impl Cpu {
-    pub(super) fn look() -> Self {
-        let own = cgroups::own().unwrap_or_default();
-        let (quota, held_up) = quota(Path::new(cgroups::ROOT), &own).unzip();
+    pub(super) fn look(held_up: &HeldUp) -> Self {
+        let (quota, periods) = own_quota().unzip();
         Self {
             usable: thread::available_parallelism().map_or(1, usize::from),
             quota,
-            held_up: held_up.flatten(),
+            held_up: periods.flatten().and_then(|now| held_up.share(now)),
         }
     }
 }
 
-/// The smallest quota on the way, and the share of periods in which it was used up.
-fn quota(root: &Path, own: &str) -> Option<(f64, Option<f64>)> {
+/// The periods of the cgroup whose quota is the smallest; none where there is no quota.
+pub(super) fn periods() -> Option<Periods> {
+    own_quota()?.1
+}
+
+fn own_quota() -> Option<(f64, Option<Periods>)> {
+    quota(Path::new(cgroups::ROOT), &cgroups::own()?)
+}
+
+/// The smallest quota on the way, and the periods of its cgroup.
+fn quota(root: &Path, own: &str) -> Option<(f64, Option<Periods>)> {
     let folders = cgroups::folders(root, own, "cpu").into_iter();
     let limited = folders.filter_map(|(version, folder)| {
         let quota = match version {
@@ -43,7 +52,7 @@ fn quota(root: &Path, own: &str) -> Option<(f64, Option<f64>)> {
         Some((quota?, folder))
     });
     let (quota, folder) = limited.min_by(|(a, _), (b, _)| a.total_cmp(b))?;
-    Some((quota, held_up(&folder)))
+    Some((quota, periods_of(&folder)))
 }
 
 /// `cpu.max`: `max 100000` or `50000 100000`.
@@ -64,14 +73,17 @@ fn share(quota: u64, period: u64) -> Option<f64> {
 }
 
 /// From `cpu.stat`, which is alike in both versions.
-fn held_up(folder: &Path) -> Option<f64> {
+fn periods_of(folder: &Path) -> Option<Periods> {
     let stat = fs::read_to_string(folder.join("cpu.stat")).ok()?;
     let of = |wanted: &str| {
         let mut lines = stat.lines().filter_map(|line| line.split_once(' '));
         let (_, number) = lines.find(|(name, _)| *name == wanted)?;
         number.trim().parse::<u64>().ok()
     };
-    share(of("nr_throttled")?, of("nr_periods")?)
+    Some(Periods {
+        all: of("nr_periods")?,
+        held_up: of("nr_throttled")?,
+    })
 }
 
 #[cfg(test)]
@@ -96,7 +108,11 @@ mod tests {
             "a/cpu.stat",
             "usage_usec 12\nnr_periods 200\nnr_throttled 50\nthrottled_usec 9\n",
         );
-        assert_eq!(found("0::/a/b\n"), Some((0.5, Some(0.25))));
+        let counted = Periods {
+            all: 200,
+            held_up: 50,
+        };
+        assert_eq!(found("0::/a/b\n"), Some((0.5, Some(counted))));
         assert_eq!(found("0::/elsewhere\n"), None);
         write("cpu/cpu.cfs_quota_us", "-1\n");
         write("cpu/cpu.cfs_period_us", "100000\n");
@@ -104,6 +120,7 @@ mod tests {
         write("cpu/c/cpu.cfs_quota_us", "150000\n");
         write("cpu/c/cpu.cfs_period_us", "100000\n");
         write("cpu/c/cpu.stat", "nr_periods 0\nnr_throttled 0\n");
-        assert_eq!(found("5:cpu,cpuacct:/c\n4:memory:/d\n"), Some((1.5, None)));
+        let none = Some(Periods::default());
+        assert_eq!(found("5:cpu,cpuacct:/c\n4:memory:/d\n"), Some((1.5, none)));
     }
 }

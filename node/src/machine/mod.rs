@@ -1,10 +1,12 @@
 //! What the machine, or the container, gives this process: files, processors, memory, room for gossip's packets.
 //!
-//! Read from `/proc` and from the cgroups when an operator asks, never for a request. What the system does not say is
+//! Read from `/proc` and from the cgroups when an operator asks, never for a request; but for counts of which earlier ones
+//! are needed (`held_up`). What the system does not say is
 //! left out rather than guessed.
 
 pub(crate) mod cgroups;
 mod cpu;
+mod held_up;
 pub(crate) mod udp;
 
 use std::path::Path;
@@ -13,6 +15,7 @@ use procfs::process::{LimitValue, Process};
 use serde::Serialize;
 
 pub use cpu::Cpu;
+pub use held_up::HeldUp;
 pub use udp::Udp;
 
 /// What there is for this process.
@@ -34,12 +37,12 @@ struct Files {
 }
 
 impl Machine {
-    /// Looks now; `gossip_port`: that of the socket that gossip has.
+    /// Looks now; `gossip_port`: that of the socket that gossip has; `held_up`: earlier counts of its quota.
     #[must_use]
-    pub fn look(gossip_port: Option<u16>) -> Self {
+    pub fn look(gossip_port: Option<u16>, held_up: &HeldUp) -> Self {
         Self {
             files: files(),
-            cpu: Cpu::look(),
+            cpu: Cpu::look(held_up),
             udp: gossip_port.and_then(|port| Udp::look(Path::new("/proc/self/net"), port)),
         }
     }
@@ -74,11 +77,13 @@ mod tests {
     fn this_process_has_files_and_processors() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
         let port = socket.local_addr().expect("bound").port();
-        let shown = serde_json::to_value(Machine::look(Some(port))).expect("a value");
+        let shown =
+            serde_json::to_value(Machine::look(Some(port), &HeldUp::default())).expect("a value");
         assert!(shown["files"]["open"].as_u64() >= Some(3), "{shown}");
         assert!(shown["cpu"]["usable"].as_u64() >= Some(1), "{shown}");
         assert_eq!(shown["udp"]["dropped"], 0, "{shown}");
-        let without = serde_json::to_value(Machine::look(None)).expect("a value");
+        let without =
+            serde_json::to_value(Machine::look(None, &HeldUp::default())).expect("a value");
         assert!(without["udp"].is_null(), "{without}");
     }
 }

@@ -21,6 +21,7 @@ use super::history::{EVERY, History, Levels, Moment, Taken};
 use crate::all_metrics::AllMetrics;
 use crate::cluster::Cluster;
 use crate::live::Live;
+use crate::machine::HeldUp;
 use crate::metrics::AttemptLabels;
 use crate::shown::summary::trouble_of_verdict;
 use crate::shutdown::Phase;
@@ -31,9 +32,11 @@ use crate::upstream::metrics::AnswerMetrics;
 /// Between two looks for changes.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The history, as the sampler writes and the page reads it.
+/// The history, as the sampler writes and operators read it.
 #[derive(Debug)]
 pub struct Recorder {
+    /// What the quota of processors held up within this hour.
+    pub held_up: HeldUp,
     history: Mutex<History>,
     began: Instant,
 }
@@ -66,6 +69,7 @@ pub struct Sampler {
 impl Default for Recorder {
     fn default() -> Self {
         Self {
+            held_up: HeldUp::default(),
             history: Mutex::default(),
             began: Instant::now(),
         }
@@ -115,6 +119,7 @@ impl Sampler {
             if self.sampled.is_none_or(is_due) {
                 self.sampled = Some(now);
                 self.sample(now);
+                self.parts.recorder.held_up.look();
             }
         }
     }

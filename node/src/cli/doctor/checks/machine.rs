@@ -9,7 +9,7 @@ use crate::cli::doctor::finding::{Finding, named};
 
 /// Connections that fit below which a replica is small for what its limit says.
 pub(super) const CONNECTIONS_FEW: u64 = 4_096;
-/// Share of periods in which the quota of the cgroup was used up that is worth a word.
+/// Share of the last hour's periods in which the quota of the cgroup was used up that is worth a word.
 const HELD_UP: f64 = 0.05;
 /// A replica refuses requests from 85 % on.
 const MEMORY_FULL: f64 = 0.85;
@@ -79,7 +79,7 @@ fn processors(replica: &ReplicaFacts, found: &mut Vec<Finding>) {
         && held_up > HELD_UP
     {
         let what = format!(
-            "{id} may use {quota} processors, and was held up for it in {:.0} % of all periods",
+            "{id} may use {quota} processors, and was held up for it in {:.0} % of the periods of the last hour",
             held_up * 100.0
         );
         let todo = "raise the quota (cpus, limits.cpu), or leave it out: what is held up is every stream that it serves";
