@@ -13,6 +13,7 @@ use grapevine_tests::wait::{LIMIT, eventually};
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::errors::assert_error;
@@ -102,18 +103,17 @@ async fn idle_clients_leave_for_newcomers_and_busy_ones_stay() {
     house.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn where_all_are_busy_probes_are_answered_and_requests_refused() {
-    const PLACES: usize = 4;
-    let plan = Plan::default().set("limits.connections", &PLACES.to_string());
+/// A replica all of whose connections are busy: it has this many.
+async fn all_busy(places: usize) -> (House, Vec<Connection>) {
+    let plan = Plan::default().set("limits.connections", &places.to_string());
     let house = House::of(plan, vec![quick()]).await;
     let (data, worker) = (house.data(), &house.workers[0]);
     worker
-        .add_rule(Rule::next(PLACES as u32, Fault::never_answer()))
+        .add_rule(Rule::next(places as u32, Fault::never_answer()))
         .expect("room for a rule");
     let body = chat("held", 1).to_string();
     let mut held = Vec::new();
-    for _ in 0..PLACES {
+    for _ in 0..places {
         let mut connection = Connection::open(data).await;
         let bytes = request("POST", CHATS, &[], body.as_bytes());
         connection.send(&bytes).await.expect("taken");
@@ -121,11 +121,19 @@ async fn where_all_are_busy_probes_are_answered_and_requests_refused() {
     }
     eventually(LIMIT, "the worker has them all", async || {
         let begun = worker.stats().in_flight;
-        (begun == PLACES as u64)
+        (begun == places as u64)
             .then_some(())
             .ok_or_else(|| begun.to_string())
     })
     .await;
+    (house, held)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_all_are_busy_probes_are_answered_and_requests_refused() {
+    const PLACES: usize = 4;
+    let (house, mut held) = all_busy(PLACES).await;
+    let (data, worker) = (house.data(), &house.workers[0]);
     for _ in 0..10 {
         let answer = in_time("a chat", http1::post(data, CHATS, &chat("more", 1))).await;
         assert_error(&answer, 503, "overloaded");
@@ -148,6 +156,74 @@ async fn where_all_are_busy_probes_are_answered_and_requests_refused() {
             .ok_or_else(|| answer.text())
     })
     .await;
+    drop(held);
+    house.close().await;
+}
+
+/// Else it would keep a spare place, and ask the full replica again.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_connection_of_who_is_refused_ends() {
+    let (house, mut held) = all_busy(2).await;
+    let data = house.data();
+    let body = chat("more", 1).to_string();
+
+    let mut over_http1 = Connection::open(data).await;
+    let bytes = request("POST", CHATS, &[], body.as_bytes());
+    over_http1.send(&bytes).await.expect("taken");
+    let answer = over_http1.response().await.expect("an answer");
+    assert_error(&answer, 503, "overloaded");
+    assert_eq!(answer.head.header("connection"), Some("close"));
+    assert_eq!(over_http1.response().await.err(), Some(http1::Cut));
+
+    // As many as there are spare places, which ask again and again.
+    let mut asking = JoinSet::new();
+    for _ in 0..4 {
+        let body = body.clone();
+        asking.spawn(async move {
+            for round in 0.. {
+                let socket = TcpStream::connect(data).await.expect("accepted");
+                let (mut requests, connection) =
+                    h2::client::handshake(socket).await.expect("HTTP/2");
+                let connection = tokio::spawn(connection);
+                let head = http::Request::post(format!("http://{data}{CHATS}"));
+                let head = head.header("content-type", "application/json").body(());
+                let head = head.expect("a head");
+                let (answer, mut sent) = requests.send_request(head, false).expect("a stream");
+                sent.send_data(body.clone().into(), true).expect("room");
+                let answer = answer.await.expect("an answer");
+                if answer.status() == 200 {
+                    return round;
+                }
+                assert_eq!(answer.status(), 503);
+                let (_, mut rest) = answer.into_parts();
+                while let Some(data) = rest.data().await {
+                    data.expect("the refusal is whole");
+                }
+                // The client would keep it.
+                let ended = timeout(LIMIT, connection).await.expect("it is told to go");
+                let _ = ended.expect("no panic");
+                drop(requests);
+            }
+            unreachable!("it asks until it is served");
+        });
+    }
+    let refusals = async || {
+        let metrics = house.cluster.replicas[0].admin().metrics().await;
+        metrics.sum("grapevine_errors_total", "\"overloaded\"")
+    };
+    eventually(LIMIT, "all of them are refused", async || {
+        let refused = refusals().await;
+        (refused > 8.0)
+            .then_some(())
+            .ok_or_else(|| refused.to_string())
+    })
+    .await;
+    held.pop();
+    let rounds = timeout(LIMIT, asking.join_all()).await;
+    println!(
+        "served after {:?} refusals",
+        rounds.expect("one place serves them all")
+    );
     drop(held);
     house.close().await;
 }

@@ -22,7 +22,7 @@ struct Shared {
     is_write_blocked: AtomicBool,
     /// Its client took nothing for too long.
     has_stalled: AtomicBool,
-    /// Milliseconds after `accepted`, of the end of the last answer.
+    /// Milliseconds after `accepted`, of the end of the last answer; 0: there was none.
     ended: AtomicU64,
     /// The connection speaks another protocol from now on.
     has_switched: AtomicBool,
@@ -61,6 +61,11 @@ impl Progress {
     pub fn is_busy(&self) -> bool {
         self.0.requests.load(Ordering::Relaxed) > 0
             || self.0.is_write_blocked.load(Ordering::Relaxed)
+    }
+
+    /// Whether an answer has ended.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.0.ended.load(Ordering::Relaxed) > 0
     }
 
     /// When the last answer ended; before the first one, when the connection was accepted.
@@ -114,7 +119,7 @@ impl Drop for InProgress {
     fn drop(&mut self) {
         let shared = &self.0.0;
         let ended = u64::try_from(shared.accepted.elapsed().as_millis()).unwrap_or(u64::MAX);
-        shared.ended.store(ended, Ordering::Relaxed);
+        shared.ended.store(ended.max(1), Ordering::Relaxed);
         shared.requests.fetch_sub(1, Ordering::Relaxed);
     }
 }

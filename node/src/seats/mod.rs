@@ -5,7 +5,8 @@
 //! longest idle first; before all others those of addresses that hold more than their share, so that no client drives
 //! the rest out by coming back faster. A connection with a request in progress is never asked to leave. Where none is
 //! idle, a connection in a spare place is read all the same, and [`Seat::must_turn_away`] reports that it cannot be
-//! served.
+//! served. One whose request was turned away leaves behind that answer ([`Seat::turn_away`]), so that the place is another
+//! one's, and its client may find another replica.
 
 mod metrics;
 #[cfg(test)]
@@ -13,6 +14,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +39,8 @@ const HEARD_WITHIN: Duration = Duration::from_secs(1);
 const READ_WITHIN: Duration = Duration::from_millis(100);
 /// For the goodbye of a connection that was asked to leave (GOAWAY, `close_notify`).
 const LEAVE_WITHIN: Duration = Duration::from_millis(500);
+/// The same where a request was turned away, whose body is taken for a second so that the answer arrives.
+const TURNED_AWAY_WITHIN: Duration = Duration::from_secs(2);
 
 /// How many connections a port takes, in all and of one address.
 #[derive(Debug)]
@@ -82,9 +86,11 @@ struct TakenSeat {
 }
 
 impl TakenSeat {
-    /// Whether it has just come, and no other has left for it.
+    /// Whether it has just come, had no answer so far, and no other has left for it.
     fn is_unheard(&self) -> bool {
-        self.is_spare && self.progress.ended().elapsed() < HEARD_WITHIN
+        self.is_spare
+            && !self.progress.has_answered()
+            && self.progress.ended().elapsed() < HEARD_WITHIN
     }
 }
 
@@ -161,6 +167,7 @@ impl Seats {
             id,
             progress,
             is_spare,
+            is_turned_away: AtomicBool::new(false),
             seats: Arc::clone(self),
             _place: place,
         })
@@ -272,7 +279,7 @@ impl Table {
     }
 
     fn tell_to_leave(&mut self, id: u64) {
-        let Some(taken) = self.seats.get_mut(&id) else {
+        let Some(taken) = self.seats.get_mut(&id).filter(|taken| !taken.is_leaving) else {
             return;
         };
         taken.is_leaving = true;
@@ -318,6 +325,7 @@ pub struct Seat {
     progress: Progress,
     seats: Arc<Seats>,
     is_spare: bool,
+    is_turned_away: AtomicBool,
     _place: OwnedSemaphorePermit,
 }
 
@@ -344,14 +352,27 @@ impl Seat {
         is_admitted
     }
 
-    /// Whether it came above the limit, none left for it, and that is still so.
+    /// Whether it came above the limit, none left for it, and that is still so, or was when it was turned away.
     pub fn must_turn_away(&self) -> bool {
+        if self.is_turned_away() {
+            return true;
+        }
         if !self.is_spare {
             return false;
         }
         let mut table = self.seats.table();
         self.seats.make_room(&mut table, 0);
         table.staying() > self.seats.capacity()
+    }
+
+    /// Asks the connection to leave, because its request is turned away. It counts no more among those that are here.
+    pub fn turn_away(&self) {
+        self.is_turned_away.store(true, Ordering::Relaxed);
+        self.seats.table().tell_to_leave(self.id);
+    }
+
+    fn is_turned_away(&self) -> bool {
+        self.is_turned_away.load(Ordering::Relaxed)
     }
 
     /// Whether the connection was asked to leave, and has answered nothing lately that its end could destroy.
@@ -375,7 +396,11 @@ impl Seat {
         &self,
         connection: impl Future<Output = Result<T, E>>,
     ) -> Option<Result<(), E>> {
-        match timeout(LEAVE_WITHIN, connection).await {
+        let within = match self.is_turned_away() {
+            true => TURNED_AWAY_WITHIN,
+            false => LEAVE_WITHIN,
+        };
+        match timeout(within, connection).await {
             Ok(ended) => Some(ended.map(drop)),
             Err(_) => self.progress.idle_since().map(|_| Ok(())),
         }

@@ -79,6 +79,62 @@ async fn where_all_are_busy_a_newcomer_is_heard_and_turned_away_until_one_is_fre
     assert_eq!(table.held.values().sum::<u32>(), 2);
 }
 
+/// Over HTTP/2, where a client would otherwise keep its connection and ask again.
+#[tokio::test(start_paused = true)]
+async fn who_is_turned_away_leaves_and_keeps_nobody_else_out() {
+    let seats = seats(2, None);
+    let busy = [
+        come(&seats, "192.0.2.1").await,
+        come(&seats, "192.0.2.2").await,
+    ];
+    let [first, second] = busy.map(|seat| seat.expect("seated"));
+    let held = (first.progress().begin(), second.progress().begin());
+    let mut refused = Vec::new();
+    for _ in 0..spare(2) {
+        let place = now(seats.place()).expect("a place is free");
+        let seat = seats.take(place, "192.0.2.3".parse().expect("an address"));
+        let seat = seat.expect("seated");
+        let request = seat.progress().begin();
+        assert!(seat.must_turn_away());
+        seat.turn_away();
+        drop(request);
+        assert!(is_told(&seat));
+        refused.push(seat);
+    }
+    drop((first, held.0));
+    for seat in &refused {
+        // A request that crossed the word.
+        let request = seat.progress().begin();
+        assert!(seat.must_turn_away());
+        seat.turn_away();
+        drop(request);
+    }
+    let leaving = seats.table().leaving;
+    assert_eq!(leaving, refused.len(), "each is counted once");
+    drop(refused.pop());
+    let next = come(&seats, "192.0.2.4").await.expect("seated");
+    assert!(!next.must_turn_away(), "the others are not in its way");
+    drop((refused, next, held.1, second));
+    assert_eq!(seats.table().leaving, 0);
+    assert!(seats.table().held.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_answered_in_a_spare_place_is_idle_from_then_on() {
+    let seats = seats(1, None);
+    let busy = come(&seats, "192.0.2.1").await.expect("seated");
+    let held = busy.progress().begin();
+    let prober = come(&seats, "192.0.2.2").await.expect("seated");
+    let other = now(seats.place()).expect("a place is free");
+    let other = seats.take(other, "192.0.2.3".parse().expect("an address"));
+    let other = other.expect("seated");
+    drop(prober.progress().begin());
+    let request = other.progress().begin();
+    assert!(other.must_turn_away());
+    assert!(is_told(&prober), "it was heard");
+    drop((held, request));
+}
+
 #[tokio::test(start_paused = true)]
 async fn spare_places_are_freed_once_they_are_all_taken() {
     let seats = seats(1, None);
@@ -211,6 +267,11 @@ async fn goodbye_waits_for_a_request_and_for_nothing_else() {
     let request = seat.progress().begin();
     assert_eq!(seat.goodbye(silent()).await, None);
     drop(request);
+    // The body of what is turned away is read for a moment.
+    seat.turn_away();
+    let began = Instant::now();
+    assert_eq!(seat.goodbye(silent()).await, Some(Ok(())));
+    assert_eq!(began.elapsed(), TURNED_AWAY_WITHIN);
 }
 
 #[test]

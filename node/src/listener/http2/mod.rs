@@ -72,12 +72,19 @@ where
         peer.rewrite(request.headers_mut());
         let is_head = request.method() == Method::HEAD;
         let progress = rest.ends();
-        let has_place = !seat.must_turn_away();
+        let refusal = match seat.must_turn_away() {
+            true => front.proxy.turn_away(&request),
+            false => None,
+        };
+        if refusal.is_some() {
+            // By GOAWAY: there is no `Connection: close` over HTTP/2.
+            seat.turn_away();
+        }
         let front = Arc::clone(front);
         let cutoff = Cutoff::of_task(&front.phase);
         async move {
             let request = request.map(|body| ClientBody::Http2(body.into()));
-            if !has_place && let Some(refusal) = front.proxy.turn_away(&request) {
+            if let Some(refusal) = refusal {
                 return Ok(Answer::of(refusal, is_head, progress));
             }
             // hyper reads all the time and drops a reset stream's handler itself, and the socket's read waker belongs to
