@@ -28,6 +28,13 @@ pub(crate) fn panic_in(step: &str, id: &HeaderValue) {
     assert!(asked != Some(step), "provoked");
 }
 
+/// Blocks the lane of the one request whose id asks for it, for ever: `block-the-lane`.
+pub(crate) fn block_lane(id: &HeaderValue) {
+    while IS_ON.load(Ordering::Relaxed) && id == "block-the-lane" {
+        std::thread::park();
+    }
+}
+
 /// Makes the gossip task panic at each SIGUSR1, until the replica ends.
 pub(crate) async fn trip_gossip(agent: Arc<Agent>, phase: Phase) {
     if !IS_ON.load(Ordering::Relaxed) {

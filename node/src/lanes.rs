@@ -2,7 +2,8 @@
 //!
 //! A connection stays on the lane that it was given to, and with it its timers, its requests, and the connections to
 //! workers that these open, so no byte of an answer wakes another thread. Gossip, probes, discovery and operators' ports
-//! are on the process's own runtime: a lane that is busy does not hold them up, nor they it.
+//! are on the process's own runtime: a lane that is busy does not hold them up, nor they it. One that stands still gets no
+//! more connections, and is noticed (`pulse`).
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -13,7 +14,10 @@ use std::thread;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
+
+use crate::pulse::{Pulse, Pulses};
 
 /// Most lanes of a process.
 pub const LANES_MAX: u32 = 256;
@@ -32,6 +36,7 @@ pub struct Lanes(Vec<Lane>);
 #[derive(Debug)]
 struct Lane {
     runtime: Handle,
+    pulse: Pulse,
     /// Connections that were given to it and have not ended.
     connections: Arc<AtomicUsize>,
     /// Dropped, it ends the thread.
@@ -50,7 +55,13 @@ impl Lanes {
             .map(Self)
     }
 
-    /// Gives a connection to the lane that has the fewest, which runs there what `serve` makes of it.
+    /// Whether they go on.
+    #[must_use]
+    pub fn pulses(&self) -> Pulses {
+        self.0.iter().map(|lane| lane.pulse.clone()).collect()
+    }
+
+    /// Gives a connection to the lane that has the fewest of those that go on, which runs there what `serve` makes of it.
     ///
     /// The task is tracked from now on. `serve` gets the system's error where the socket cannot change its runtime.
     pub fn give<F>(
@@ -61,7 +72,7 @@ impl Lanes {
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
-        let lane = self.emptiest();
+        let lane = self.emptiest(Instant::now());
         let counted = Counted::new(&lane.connections);
         let stream = stream.into_std();
         let task = async move {
@@ -72,11 +83,13 @@ impl Lanes {
         tracker.spawn_on(task, &lane.runtime);
     }
 
-    fn emptiest(&self) -> &Lane {
+    fn emptiest(&self, now: Instant) -> &Lane {
         let lanes = self.0.iter();
-        lanes
-            .min_by_key(|lane| lane.connections.load(Ordering::Relaxed))
-            .expect("there is at least one")
+        let order = |lane: &&Lane| {
+            let connections = lane.connections.load(Ordering::Relaxed);
+            (lane.pulse.stands_still(now), connections)
+        };
+        lanes.min_by_key(order).expect("there is at least one")
     }
 }
 
@@ -85,16 +98,24 @@ impl Lane {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (running, ended) = oneshot::channel::<()>();
+        let pulse = Pulse::new(Instant::now());
+        let own = pulse.clone();
         thread::Builder::new()
             .name(format!("lane-{number}"))
             .spawn(move || {
-                // It is never sent anything: an error is the end.
-                let _ = runtime.block_on(ended);
+                runtime.block_on(async {
+                    tokio::select! {
+                        // It is never sent anything: an error is the end.
+                        _ = ended => {}
+                        () = own.run() => {}
+                    }
+                });
                 // A name look-up that hangs would otherwise hold the thread.
                 runtime.shutdown_background();
             })?;
         Ok(Self {
             runtime: handle,
+            pulse,
             connections: Arc::default(),
             _running: running,
         })
@@ -130,6 +151,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+    use crate::pulse::STILL;
 
     const LIMIT: Duration = Duration::from_secs(10);
 
@@ -192,6 +214,47 @@ mod tests {
             .iter()
             .map(|lane| lane.connections.load(Ordering::Relaxed));
         assert_eq!(left.sum::<usize>(), 0, "what ended is counted out");
+    }
+
+    #[tokio::test]
+    async fn a_blocked_lane_has_no_pulse_and_gets_no_connection() {
+        let door = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .expect("a port");
+        let (lanes, tracker) = (lanes(2), TaskTracker::new());
+        let address = door.local_addr().expect("bound");
+        let _client = TcpStream::connect(address).await.expect("connected");
+        let (stream, _) = door.accept().await.expect("accepted");
+        let (blocked, is_blocked) = oneshot::channel();
+        let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+        lanes.give(stream, &tracker, move |_| async move {
+            blocked.send(Instant::now()).expect("heard");
+            let _ = goes_on.recv();
+        });
+        let since = timeout(LIMIT, is_blocked).await.expect("in time");
+        let since = since.expect("it runs");
+        let pulses = lanes.pulses();
+        assert!(pulses.all_beat(since));
+        // A moment at which only a beat from after the block is in time.
+        let then = since + STILL + Duration::from_millis(100);
+        let [stuck, other] = &lanes.0[..] else {
+            unreachable!("there are two");
+        };
+        let until = async |what: &str, is_so: &dyn Fn() -> bool| {
+            let waiting = async {
+                while !is_so() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            timeout(LIMIT, waiting).await.expect(what);
+        };
+        until("the other one beats", &|| !other.pulse.stands_still(then)).await;
+        assert!(stuck.pulse.stands_still(then) && !pulses.all_beat(then));
+        other.connections.store(9, Ordering::Relaxed);
+        assert!(std::ptr::eq(lanes.emptiest(since), stuck));
+        assert!(std::ptr::eq(lanes.emptiest(then), other));
+        go_on.send(()).expect("it waits");
+        until("it beats again", &|| pulses.all_beat(then)).await;
     }
 
     #[tokio::test]

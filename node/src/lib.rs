@@ -36,6 +36,7 @@ pub mod metrics;
 pub mod otlp;
 pub mod page;
 pub mod proxy;
+pub mod pulse;
 pub mod readiness;
 pub mod reload;
 pub mod seats;

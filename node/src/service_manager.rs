@@ -3,8 +3,8 @@
 //!
 //! - `READY=1` is sent when this replica takes traffic for the first time, and `STATUS=` at each change after that,
 //!   with what is missing. Nothing takes readiness back: the balancer acts on it, the service manager does not.
-//! - `WATCHDOG=1` comes from a task of the runtime that serves requests, so a runtime that no longer runs tasks is
-//!   noticed and the process is started anew.
+//! - `WATCHDOG=1` comes from a task of the process's own runtime, and only while every lane, which serve requests, goes on
+//!   (`pulse`). So a runtime that no longer runs tasks, of either kind, is noticed and the process is started anew.
 //! - While it starts and while it ends, `EXTEND_TIMEOUT_USEC=` does the same: a replica may wait for its first worker,
 //!   or drain, for as long as it lives, and one that hangs is ended soon.
 //!
@@ -22,6 +22,7 @@ use std::time::Duration;
 use listenfd::ListenFd;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::pulse::Pulses;
 use crate::readiness::{LOOK_EVERY, Lack, Readiness};
 use crate::shutdown::Phase;
 
@@ -89,8 +90,8 @@ impl ServiceManager {
         self.data_port.take()
     }
 
-    /// Reports until the replica has ended.
-    pub async fn run(self, readiness: Arc<Readiness>, phase: Phase) {
+    /// Reports until the replica has ended; life while all lanes go on.
+    pub async fn run(self, readiness: Arc<Readiness>, lanes: Pulses, phase: Phase) {
         let Some(socket) = self.socket else {
             return;
         };
@@ -103,7 +104,8 @@ impl ServiceManager {
                 _ = ticks.tick() => {}
             }
             let missing: Vec<Lack> = readiness.missing().collect();
-            let (report, after) = reports.next(&missing, Instant::now());
+            let now = Instant::now();
+            let (report, after) = reports.next(&missing, lanes.all_beat(now), now);
             // Else it is due again at the next tick.
             if report.is_empty() || socket.send(report.as_bytes()).is_ok() {
                 reports = after;
@@ -151,8 +153,8 @@ impl Reports {
         }
     }
 
-    /// The lines that are due, if any, and what is known once they are sent.
-    fn next(&self, missing: &[Lack], now: Instant) -> (String, Self) {
+    /// The lines that are due, if any, and what is known once they are sent. `lives`: whether life may be reported.
+    fn next(&self, missing: &[Lack], lives: bool, now: Instant) -> (String, Self) {
         let mut after = self.clone();
         let mut lines = String::new();
         let mut line = |text: &str| writeln!(lines, "{text}").expect("a text grows");
@@ -168,7 +170,7 @@ impl Reports {
         if after.status != self.status {
             line(&format!("STATUS={}", after.status));
         }
-        if self.last_beat.is_none_or(|last| now - last >= self.beat) {
+        if lives && self.last_beat.is_none_or(|last| now - last >= self.beat) {
             after.last_beat = Some(now);
             if self.watchdog {
                 line("WATCHDOG=1");
@@ -200,7 +202,7 @@ mod tests {
         let begun = Instant::now();
         let mut reports = Reports::new(None);
         let mut at = |ms, missing: &[Lack]| {
-            let (report, after) = reports.next(missing, begun + Duration::from_millis(ms));
+            let (report, after) = reports.next(missing, true, begun + Duration::from_millis(ms));
             reports = after;
             report
         };
@@ -223,9 +225,9 @@ mod tests {
     #[test]
     fn the_watchdog_gets_a_sign_of_life_three_times_in_its_time() {
         let begun = Instant::now();
-        let (_, mut reports) = Reports::new(Some(Duration::from_secs(3))).next(&[], begun);
+        let (_, mut reports) = Reports::new(Some(Duration::from_secs(3))).next(&[], true, begun);
         let mut at = |ms| {
-            let (report, after) = reports.next(&[], begun + Duration::from_millis(ms));
+            let (report, after) = reports.next(&[], true, begun + Duration::from_millis(ms));
             reports = after;
             report
         };
@@ -233,6 +235,29 @@ mod tests {
         assert_eq!(at(1_000), "WATCHDOG=1\n");
         assert_eq!(at(1_999), "");
         assert_eq!(at(2_000), "WATCHDOG=1\n");
+    }
+
+    #[test]
+    fn while_a_lane_stands_still_there_is_no_sign_of_life() {
+        let begun = Instant::now();
+        let mut reports = Reports::new(Some(Duration::from_secs(3)));
+        let mut at = |ms, missing: &[Lack], lives| {
+            let (report, after) = reports.next(missing, lives, begun + Duration::from_millis(ms));
+            reports = after;
+            report
+        };
+        let draining = [Lack::Draining];
+        let told = "STOPPING=1\nSTATUS=not ready: this replica was told to end\n";
+        let sign = format!("WATCHDOG=1\n{EXTENDED}");
+        assert_eq!(at(0, &[], false), "READY=1\nSTATUS=ready\n");
+        assert_eq!(at(1_000, &[], true), "WATCHDOG=1\n");
+        assert_eq!(at(2_000, &[], false), "");
+        assert_eq!(at(9_000, &[], false), "");
+        assert_eq!(at(9_100, &[], true), "WATCHDOG=1\n", "at once");
+        // Nor is more time asked for.
+        assert_eq!(at(20_000, &draining, false), told);
+        assert_eq!(at(30_000, &draining, false), "");
+        assert_eq!(at(30_100, &draining, true), sign);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection};
 use grapevine_tests::process::{Program, Signal};
 use grapevine_tests::wait::LIMIT;
+#[cfg(debug_assertions)]
+use grapevine_tests::wait::eventually;
 use rustix::io::{FdFlags, fcntl_setfd};
 use tempfile::TempDir;
 
@@ -52,6 +54,18 @@ impl Manager {
         let length = self.socket.recv(&mut bytes).expect("a message in time");
         let text = std::str::from_utf8(&bytes[..length]).expect("a text");
         text.lines().map(str::to_owned).collect()
+    }
+
+    /// Reads what has come until nothing has come for a second, while there is a sign of life each 0.2 s at most.
+    #[cfg(debug_assertions)]
+    async fn until_silent(&self) {
+        let socket = self.socket.try_clone().expect("a copy");
+        let read = tokio::task::spawn_blocking(move || {
+            let within = Some(std::time::Duration::from_secs(1));
+            socket.set_read_timeout(within).expect("a limit");
+            (0..200).any(|_| socket.recv(&mut [0; 4_096]).is_err())
+        });
+        assert!(read.await.expect("read"), "signs of life go on");
     }
 
     /// All messages up to the one with this line.
@@ -100,6 +114,42 @@ async fn a_replica_reports_its_start_its_life_and_its_end() {
     let end = manager.until("STOPPING=1").await;
     assert!(!end.contains(&"READY=1".to_owned()), "{end:?}");
     assert_eq!(cluster.replicas[0].ended().await.code(), Some(0));
+}
+
+/// Only debug builds can provoke it.
+#[cfg(debug_assertions)]
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_thread_that_serves_clients_stands_still_there_is_no_sign_of_life() {
+    const CHATS: &str = "/v1/chat/completions";
+    let manager = Manager::new();
+    let workers = chat::workers(1, &Config::default()).await;
+    let mut program = manager.program("600000");
+    program.environment.push(("GRAPEVINE_PROVOKE", "1"));
+    let plan = Plan::default().set("listen.threads", "2");
+    let cluster = plan.workers(&workers).program(program).start(1).await;
+    let replica = &cluster.replicas[0];
+    manager.until("WATCHDOG=1").await;
+
+    let body = chat::chat("stuck", 1).to_string();
+    let headers = [("x-request-id", "block-the-lane")];
+    let request = http1::request("POST", CHATS, &headers, body.as_bytes());
+    let mut stuck = Connection::open(replica.data()).await;
+    stuck.send(&request).await.expect("taken");
+    eventually(LIMIT, "it is noticed", async || {
+        let stalled = replica.admin().metrics().await;
+        let stalled = stalled.sum("grapevine_lanes_stalled", "");
+        (stalled == 1.0)
+            .then_some(())
+            .ok_or_else(|| stalled.to_string())
+    })
+    .await;
+    manager.until_silent().await;
+    let log = replica.log();
+    assert!(log.contains("serves clients stands still"), "{log}");
+    for number in 0..4 {
+        let answer = http1::post(replica.data(), CHATS, &chat::chat("others", 1)).await;
+        assert_eq!(answer.head.status, 200, "{number}: {}", answer.text());
+    }
 }
 
 /// Readiness, not the open port: a service manager would otherwise go on to what needs this one.

@@ -90,6 +90,9 @@ pub(super) fn start_front(
     let connections = base.shutdown.connections().clone();
     let accepting = listener::run(door, Arc::new(front), Arc::clone(&lanes), connections);
     base.shutdown.accepting().spawn(accepting);
+    let stalled = base.metrics.process.lanes_stalled.clone();
+    let watching = lanes.pulses().watch(stalled, base.phase());
+    base.tasks().spawn(watching);
     Ok(Opened {
         readiness,
         lanes,

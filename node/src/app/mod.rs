@@ -90,7 +90,8 @@ pub async fn run(
     let opened = start_front(base, &followed, &limits, clients)?;
     // From here on nothing can fail.
     let lanes = Arc::clone(&opened.lanes);
-    let reporting = manager.run(Arc::clone(&opened.readiness), base.phase());
+    let readiness = Arc::clone(&opened.readiness);
+    let reporting = manager.run(readiness, lanes.pulses(), base.phase());
     let operators = ForOperators {
         data,
         admin: listeners.admin,

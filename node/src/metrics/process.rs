@@ -16,12 +16,13 @@ pub struct BuildLabels {
 }
 
 metrics! {
-    /// The process: its build, its log, its memory, its timers.
+    /// The process: its build, its log, its lanes, its memory, its timers.
     pub ProcessMetrics {
         build: Family<BuildLabels, Gauge>, "build_info", "1; the labels are the release and the commit of this build";
         log_lines_dropped: Counter, "log_lines_dropped", "Log lines dropped because standard error was not read or could not be written";
+        lanes_stalled: Gauge, "lanes_stalled", "Threads that serve clients and stand still";
         memory_live: Gauge, "memory_live" Bytes, "Memory in use by this process's data, as its allocator counts";
-        timer_lag: Counter<f64, AtomicU64>, "timer_lag" Seconds, "Time by which this process's timers were late";
+        timer_lag: Counter<f64, AtomicU64>, "timer_lag" Seconds, "Time by which the timers of gossip and probes were late";
     }
     then ProcessMetrics::begin
 }

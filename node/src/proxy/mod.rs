@@ -322,6 +322,8 @@ impl Proxy {
         record.dialect = dialect;
         #[cfg(debug_assertions)]
         crate::fault_injection::panic_in("handler", id);
+        #[cfg(debug_assertions)]
+        crate::fault_injection::block_lane(id);
         if let Some(tracing) = &self.tracing {
             record.trace = Some(tracing.request(&head, endpoint));
         }
