@@ -182,15 +182,22 @@ async fn the_connection_of_who_is_refused_ends() {
         asking.spawn(async move {
             for round in 0.. {
                 let socket = TcpStream::connect(data).await.expect("accepted");
-                let (mut requests, connection) =
-                    h2::client::handshake(socket).await.expect("HTTP/2");
+                let Ok((mut requests, connection)) = h2::client::handshake(socket).await else {
+                    // It gave way to another one before it had sent anything.
+                    continue;
+                };
                 let connection = tokio::spawn(connection);
                 let head = http::Request::post(format!("http://{data}{CHATS}"));
                 let head = head.header("content-type", "application/json").body(());
                 let head = head.expect("a head");
-                let (answer, mut sent) = requests.send_request(head, false).expect("a stream");
-                sent.send_data(body.clone().into(), true).expect("room");
-                let answer = answer.await.expect("an answer");
+                let asked = async {
+                    let (answer, mut sent) = requests.send_request(head, false)?;
+                    sent.send_data(body.clone().into(), true)?;
+                    answer.await
+                };
+                let Ok(answer) = asked.await else {
+                    continue;
+                };
                 if answer.status() == 200 {
                     return round;
                 }

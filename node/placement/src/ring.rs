@@ -205,6 +205,9 @@ impl Ring {
     }
 
     /// Weight of a member.
+    ///
+    /// # Panics
+    /// If there are not so many members; not where [`Ring::even_weight`] answers for any.
     #[must_use]
     pub fn weight(&self, index: usize) -> Weight {
         self.even.unwrap_or_else(|| self.members[index].weight)

@@ -137,7 +137,7 @@ fn sums(endpoints: &[EndpointResult]) -> Markup {
             thead {
                 tr {
                     th scope="col" { "endpoint" }
-                    @for name in ["requests", "answered", "failed", "not sent", "dropped", "requests/s",
+                    @for name in ["requests", "answered", "failed", "not sent", "dropped", "requests/s", "waited s",
                         "prompt tokens", "cached %", "answer tokens", "tokens/s"] {
                         th.number scope="col" { (name) }
                     }
@@ -154,6 +154,7 @@ fn sums(endpoints: &[EndpointResult]) -> Markup {
                         td.number { (endpoint.shed) }
                         td.number { (endpoint.unfinished) }
                         td.number { (short(s.requests_per_s)) }
+                        td.number { (short(s.elapsed_s - s.active_s)) }
                         td.number { (s.prompt_tokens) }
                         td.number { (percent(s.known_hit_rate())) }
                         td.number { (s.answer_tokens) }

@@ -47,7 +47,7 @@ impl Default for PrefixIndexSettings {
 pub struct Slot(u32);
 
 /// The slots of a pool's workers, in the order of its candidates, and the way back: a prompt has few holders among many
-/// workers.
+/// workers. No two of them are equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slots {
     slots: Vec<Slot>,
@@ -240,7 +240,7 @@ impl PrefixIndex {
     /// there before. What a candidate says itself ([`Candidate::told`]) goes before evidence about the same part of the
     /// prompt, unless the evidence is so young that the worker may still be at it.
     ///
-    /// O(marks + their holders), and a look at each candidate for what it says.
+    /// O(marks + their holders), and a look at each candidate for what it says. A candidate without a slot holds nothing.
     pub fn fill(&self, key: &Key, slots: &Slots, now: Duration, candidates: &mut [Candidate]) {
         let oldest = seconds(now.saturating_sub(self.settings.age_max));
         let young = seconds(now.saturating_sub(self.settings.told_after));

@@ -42,17 +42,17 @@ struct Known {
     hot: Serial,
     /// With the hot marks that they follow from: those that a peer asks about need not be a prompt's.
     sharers: BTreeMap<Cause, (Vec<Link>, Rc<Sharers>)>,
+    /// Members of all their rings together.
+    workers: usize,
 }
 
-/// Few prefixes are hot at a time; at 5,000 workers these are 10 MB.
+/// Most that one thread remembers at once, and most workers of all of them together: 4 MB. More than that is found anew.
 const KNOWN_MAX: usize = 512;
+const KNOWN_WORKERS_MAX: usize = 1 << 20;
 
 thread_local! {
     static KNOWN: RefCell<Known> = const {
-        RefCell::new(Known {
-            hot: Serial::NONE,
-            sharers: BTreeMap::new(),
-        })
+        RefCell::new(Known::nothing(Serial::NONE))
     };
 }
 
@@ -182,6 +182,14 @@ impl Sharers {
 }
 
 impl Known {
+    const fn nothing(hot: Serial) -> Self {
+        Self {
+            hot,
+            sharers: BTreeMap::new(),
+            workers: 0,
+        }
+    }
+
     /// What is known, or what `find` finds.
     fn get(
         hot: Serial,
@@ -190,9 +198,8 @@ impl Known {
         find: impl FnOnce() -> Sharers,
     ) -> Rc<Sharers> {
         KNOWN.with_borrow_mut(|known| {
-            if known.hot != hot || known.sharers.len() >= KNOWN_MAX {
-                known.sharers.clear();
-                known.hot = hot;
+            if known.hot != hot {
+                *known = Known::nothing(hot);
             }
             if let Some((of, sharers)) = known.sharers.get(&cause)
                 && of == marks
@@ -200,8 +207,12 @@ impl Known {
                 return Rc::clone(sharers);
             }
             let found = Rc::new(find());
-            let entry = (marks.to_vec(), Rc::clone(&found));
-            known.sharers.insert(cause, entry);
+            let workers = known.workers + found.shared.len();
+            if known.sharers.len() < KNOWN_MAX && workers <= KNOWN_WORKERS_MAX {
+                let entry = (marks.to_vec(), Rc::clone(&found));
+                known.sharers.insert(cause, entry);
+                known.workers = workers;
+            }
             found
         })
     }

@@ -79,7 +79,7 @@ fn processors(replica: &ReplicaFacts, found: &mut Vec<Finding>) {
         && held_up > HELD_UP
     {
         let what = format!(
-            "{id} may use {quota} processors, and was held up for it in {:.0} % of the periods of the last hour",
+            "{id} may use {quota} processors, and was held up for it in {:.0} % of the periods of the last hour, or since its start",
             held_up * 100.0
         );
         let todo = "raise the quota (cpus, limits.cpu), or leave it out: what is held up is every stream that it serves";

@@ -46,7 +46,7 @@ fn what_a_machine_lacks_is_named() {
         ),
         Advice,
         "cpu",
-        &["held up for it in 30 % of the periods of the last hour"],
+        &["held up for it in 30 % of the periods of the last hour, or since its start"],
     );
     check(
         of("/threads", json!(9)),
