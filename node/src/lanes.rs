@@ -155,6 +155,11 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
+    async fn door() -> TcpListener {
+        let door = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        door.expect("a port")
+    }
+
     fn lanes(count: usize) -> Lanes {
         Lanes::start(NonZeroUsize::new(count).expect("not zero")).expect("threads")
     }
@@ -195,9 +200,7 @@ mod tests {
 
     #[tokio::test]
     async fn few_long_connections_are_spread_evenly_and_stay_on_their_threads() {
-        let door = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .await
-            .expect("a port");
+        let door = door().await;
         let (lanes, tracker) = (lanes(3), TaskTracker::new());
         let (served, mut hears) = mpsc::channel(1);
         let mut clients = Vec::new();
@@ -218,9 +221,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_blocked_lane_has_no_pulse_and_gets_no_connection() {
-        let door = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .await
-            .expect("a port");
+        let door = door().await;
         let (lanes, tracker) = (lanes(2), TaskTracker::new());
         let address = door.local_addr().expect("bound");
         let _client = TcpStream::connect(address).await.expect("connected");
@@ -259,9 +260,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_runs_on_a_lane_ends_with_it() {
-        let door = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .await
-            .expect("a port");
+        let door = door().await;
         let (lanes, tracker) = (lanes(1), TaskTracker::new());
         let (served, _hears) = mpsc::channel(1);
         let mut client = connect(&door, &lanes, &tracker, &served).await;

@@ -540,7 +540,7 @@ impl Cluster {
         let another = members.any(|(index, member)| {
             !tried.contains(&index)
                 && !member.draining
-                && member.worker.health.is_usable()
+                && member.look().is_usable
                 && !is_at_cap(
                     member,
                     LoadAt::Now
