@@ -170,7 +170,10 @@ impl Default for AllMetrics {
 
 #[cfg(test)]
 mod tests {
+    use grapevine_placement::ClusterSettings;
+
     use super::*;
+    use crate::cluster::pool_for_tests;
     use crate::metrics::AttemptLabels;
     use crate::upstream::failure::ANSWERED;
 
@@ -239,6 +242,28 @@ mod tests {
         assert!(metrics.encode().contains("http://w:1"));
         metrics.of_upstream().forget(&worker);
         assert!(!metrics.encode().contains("http://w:1"));
+    }
+
+    /// Its last requests end after it has left, and count what it had no series of.
+    #[test]
+    fn what_ends_after_its_worker_brings_no_series_back() {
+        let metrics = AllMetrics::new();
+        let pool = pool_for_tests(&ClusterSettings::default(), &["gone"]);
+        let worker = &pool.members()[0].worker;
+        let upstream = metrics.of_upstream();
+        let (asked, late) = (Arc::from("asked"), Arc::from("late"));
+        let usage = crate::http::sse::Usage::default();
+        upstream.attempts.count(worker, ANSWERED);
+        upstream.answers.count(worker, &asked, &usage, None);
+        assert!(metrics.encode().contains("\"gone\""));
+
+        upstream.leave(worker);
+        upstream.attempts.count(worker, ANSWERED);
+        upstream.attempts.count(worker, "closed");
+        upstream.answers.count(worker, &asked, &usage, None);
+        upstream.answers.count(worker, &late, &usage, None);
+        upstream.answers.first_token(worker, 1.0);
+        assert!(!metrics.encode().contains("\"gone\""));
     }
 
     const RULES: &str = include_str!("../../packaging/monitoring/rules.yml");

@@ -333,7 +333,7 @@ impl Cluster {
         }
         if stays.is_none() {
             if worker.has_series() {
-                self.defaults.metrics.forget(&worker.label);
+                self.defaults.metrics.leave(worker);
             }
             self.cache_view.forget(&worker.id);
         }

@@ -2,7 +2,7 @@
 //! labels.
 //!
 //! A series still exists only once something was counted in it. That of a worker which left the registry is
-//! forgotten with it: what its last requests count goes nowhere, and brings no series back.
+//! forgotten with it: what its last requests count in it goes nowhere.
 
 use std::sync::OnceLock;
 

@@ -51,7 +51,8 @@ impl EngineMetrics {
                     .filter(|size| *size > 0)
                     .or(facts.block_size);
                 if let Some(tokens) = cache_tokens(labels) {
-                    facts.cache_tokens = Some(facts.cache_tokens.unwrap_or(0) + tokens);
+                    facts.cache_tokens =
+                        Some(facts.cache_tokens.unwrap_or(0).saturating_add(tokens));
                 }
             } else if let Some(rest) = line.strip_prefix("process_start_time_seconds ") {
                 let seconds = rest.trim().parse().ok().filter(|s: &f64| *s >= 1.0);
@@ -172,6 +173,15 @@ mod tests {
                 "vllm:cache_config_info{num_gpu_blocks=\"None\",block_size=\"None\"} 1.0\nvllm:cache_config_info{num_gpu_blocks=\"\nprocess_start_time_seconds NaN",
                 None,
                 EngineMetrics::default(),
+            ),
+            (
+                // More than there is.
+                "vllm:cache_config_info{kv_cache_size_tokens=\"18446744073709551615\"} 1.0\nvllm:cache_config_info{kv_cache_size_tokens=\"9\"} 1.0",
+                None,
+                EngineMetrics {
+                    cache_tokens: Some(u64::MAX),
+                    ..EngineMetrics::default()
+                },
             ),
             ("", None, EngineMetrics::default()),
         ];

@@ -1,7 +1,7 @@
 //! The series of one worker that requests count in.
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 
@@ -20,6 +20,8 @@ pub struct WorkerMetricCache {
     pub tokens: ArcSwap<Vec<Arc<TokenSeries>>>,
     /// Answers whose usage said how much of the prompt was cached, and answers whose usage did not.
     pub usages: UsageCounts,
+    /// Its series are forgotten. Held while one is looked up for the first time.
+    has_left: Mutex<bool>,
 }
 
 /// Answers that came with their usage.
@@ -33,6 +35,8 @@ pub struct UsageCounts {
 
 /// Models of one worker whose tokens are counted apart, the first that it was asked for.
 pub(super) const MODELS_MAX: usize = 16;
+/// The label of the others.
+const OTHER_MODELS: &str = "other";
 
 /// Tokens of one worker and model.
 #[derive(Debug)]
@@ -51,6 +55,20 @@ pub struct TokenSeries {
     pub counted: Counter,
 }
 
+impl TokenSeries {
+    /// Shown nowhere.
+    pub(super) fn nowhere(model: &Arc<str>) -> Self {
+        Self {
+            model: Arc::clone(model),
+            prompt: Counter::default(),
+            cached: Counter::default(),
+            expected: Counter::default(),
+            reported: Counter::default(),
+            counted: Counter::default(),
+        }
+    }
+}
+
 impl Default for WorkerMetricCache {
     fn default() -> Self {
         Self {
@@ -58,6 +76,61 @@ impl Default for WorkerMetricCache {
             first_token: OnceLock::new(),
             tokens: ArcSwap::default(),
             usages: UsageCounts::default(),
+            has_left: Mutex::default(),
         }
+    }
+}
+
+impl WorkerMetricCache {
+    /// A series that is looked up for the first time; one that is shown nowhere where the worker has left: its last
+    /// requests end behind it, and what they count would bring back what nobody forgets again.
+    pub(super) fn look_up<M>(&self, find: impl FnOnce() -> M, nowhere: impl FnOnce() -> M) -> M {
+        match *self.has_left() {
+            false => find(),
+            true => nowhere(),
+        }
+    }
+
+    /// The tokens of a model, those of all models beyond [`MODELS_MAX`] together; `make` is told the label.
+    pub(super) fn tokens_of(
+        &self,
+        model: &Arc<str>,
+        make: impl FnOnce(&Arc<str>, bool) -> TokenSeries,
+    ) -> Arc<TokenSeries> {
+        let find = |model: &str, known: &[Arc<TokenSeries>]| {
+            known.iter().find(|series| *series.model == *model).cloned()
+        };
+        if let Some(series) = find(model, &self.tokens.load()) {
+            return series;
+        }
+        let has_left = self.has_left();
+        // Two may have come here at once.
+        let known = self.tokens.load();
+        if let Some(series) = find(model, &known) {
+            return series;
+        }
+        let label = match known.len() < MODELS_MAX {
+            true => Arc::clone(model),
+            false => match find(OTHER_MODELS, &known) {
+                Some(others) => return others,
+                None => OTHER_MODELS.into(),
+            },
+        };
+        let series = Arc::new(make(&label, *has_left));
+        let mut known = Vec::clone(&known);
+        known.push(Arc::clone(&series));
+        self.tokens.store(Arc::new(known));
+        series
+    }
+
+    /// The worker has left: `forget` takes its series away, and none comes back.
+    pub(super) fn leave(&self, forget: impl FnOnce()) {
+        let mut has_left = self.has_left();
+        *has_left = true;
+        forget();
+    }
+
+    fn has_left(&self) -> MutexGuard<'_, bool> {
+        self.has_left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

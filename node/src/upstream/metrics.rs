@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 
 use super::failure::ATTEMPT_RESULTS;
 use super::health_metrics::HealthMetrics;
-use super::metric_cache::{MODELS_MAX, TokenSeries};
+use super::metric_cache::TokenSeries;
 use super::worker::Worker;
 use crate::http::sse::Usage;
 #[cfg(test)]
@@ -86,9 +86,13 @@ impl AttemptMetrics {
     pub fn count(&self, worker: &Worker, result: &'static str) {
         let index = ATTEMPT_RESULTS.iter().position(|label| *label == result);
         let find = || {
-            let worker = Arc::clone(&worker.series_label);
-            self.attempts
-                .get_or_create_owned(&AttemptLabels { worker, result })
+            let label = Arc::clone(&worker.series_label);
+            let labels = AttemptLabels {
+                worker: label,
+                result,
+            };
+            let find = || self.attempts.get_or_create_owned(&labels);
+            worker.series.look_up(find, Counter::default)
         };
         let attempts = &worker.series.attempts;
         attempts.count(index.unwrap_or(usize::MAX), find, |attempts| {
@@ -96,9 +100,6 @@ impl AttemptMetrics {
         });
     }
 }
-
-/// The label of models beyond [`MODELS_MAX`] of one worker.
-const OTHER_MODELS: &str = "other";
 
 impl AnswerMetrics {
     /// The rows, in the order in which they are shown.
@@ -122,9 +123,9 @@ impl AnswerMetrics {
     pub fn first_token(&self, worker: &Worker, seconds: f64) {
         let histogram = worker.series.first_token.get_or_init(|| {
             let labels = WorkerLabels::of(&worker.series_label);
-            self.families
-                .first_token_seconds
-                .get_or_create_owned(&labels)
+            let family = &self.families.first_token_seconds;
+            let find = || family.get_or_create_owned(&labels);
+            worker.series.look_up(find, buckets::first_token_of_worker)
         });
         histogram.observe(seconds);
     }
@@ -163,33 +164,21 @@ impl AnswerMetrics {
     pub fn prompts_of(worker: &Worker) -> (u64, u64) {
         let series = worker.series.tokens.load();
         let of_model = series.iter().map(|of| (of.prompt.get(), of.cached.get()));
-        of_model.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+        let add = u64::saturating_add;
+        of_model.fold((0, 0), |all: (u64, u64), one| {
+            (add(all.0, one.0), add(all.1, one.1))
+        })
     }
 
     /// The series of a worker and model, looked up once.
     fn tokens(&self, worker: &Worker, model: &Arc<str>) -> Arc<TokenSeries> {
-        let find = |model: &str, known: &[Arc<TokenSeries>]| {
-            known.iter().find(|series| *series.model == *model).cloned()
-        };
-        let known = worker.series.tokens.load();
-        if let Some(series) = find(model, &known) {
-            return series;
-        }
-        let model = match known.len() < MODELS_MAX {
-            true => Arc::clone(model),
-            false => match find(OTHER_MODELS, &known) {
-                Some(others) => return others,
-                None => OTHER_MODELS.into(),
-            },
-        };
-        let series = Arc::new(self.new_tokens(&worker.series_label, &model));
-        // Two that do so at once make handles of the same series.
-        worker.series.tokens.rcu(|known| {
-            let mut known = Vec::clone(known);
-            known.push(Arc::clone(&series));
-            known
-        });
-        series
+        let label = &worker.series_label;
+        worker.series.tokens_of(model, |model, has_left| {
+            if has_left {
+                return TokenSeries::nowhere(model);
+            }
+            self.new_tokens(label, model)
+        })
     }
 
     fn new_tokens(&self, worker: &Arc<str>, model: &Arc<str>) -> TokenSeries {
@@ -283,7 +272,12 @@ impl WorkerMetrics {
 }
 
 impl UpstreamMetrics {
-    /// Forgets the series of a worker that left the registry.
+    /// Forgets the series of a worker that left the registry; what its last requests count goes nowhere.
+    pub fn leave(&self, worker: &Worker) {
+        worker.series.leave(|| self.forget(&worker.label));
+    }
+
+    /// Forgets the series of a label.
     pub fn forget(&self, worker: &Arc<str>) {
         let labels = WorkerLabels::of(worker);
         self.health.forget(worker);
