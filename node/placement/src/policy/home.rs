@@ -28,7 +28,7 @@ struct Sharers {
     /// For each member, tokens of the prompt that it shares as one of a hot prefix's workers; empty if nothing is hot.
     shared: Vec<u32>,
     /// The innermost set; empty if that is all members.
-    inner: Vec<usize>,
+    inner: Box<[u32]>,
     /// Tokens that the members of the innermost set share.
     inner_tokens: u32,
 }
@@ -42,13 +42,13 @@ struct Known {
     hot: Serial,
     /// With the hot marks that they follow from: those that a peer asks about need not be a prompt's.
     sharers: BTreeMap<Cause, (Vec<Link>, Rc<Sharers>)>,
-    /// Members of all their rings together.
-    workers: usize,
+    /// Bytes of all of them, about.
+    bytes: usize,
 }
 
-/// Most that one thread remembers at once, and most workers of all of them together: 4 MB. More than that is found anew.
+/// Most that one thread remembers at once, in number and bytes. More than that is found anew.
 const KNOWN_MAX: usize = 512;
-const KNOWN_WORKERS_MAX: usize = 1 << 20;
+const KNOWN_BYTES_MAX: usize = 4 << 20;
 
 thread_local! {
     static KNOWN: RefCell<Known> = const {
@@ -126,7 +126,7 @@ impl Home {
     ) -> Option<usize> {
         let inner = &self.sharers.inner;
         let inner = (!inner.is_empty()).then(|| {
-            let members = inner.iter().copied();
+            let members = inner.iter().map(|&member| member as usize);
             order.first_of(members, |member| self.contains(member) && accepts(member))
         });
         inner.flatten().or_else(|| order.first(accepts))
@@ -157,7 +157,9 @@ impl Sharers {
         }
         found.share(&set, everybody);
         if !set.is_empty() {
-            found.inner = (0..everybody).filter(|&m| found.contains(m)).collect();
+            let members = (0_u32..).zip(&found.shared);
+            let inner = members.filter(|(_, shared)| **shared == found.inner_tokens);
+            found.inner = inner.map(|(member, _)| member).collect();
         }
         found
     }
@@ -176,6 +178,10 @@ impl Sharers {
         }
     }
 
+    fn bytes(&self) -> usize {
+        size_of_val(&*self.shared) + size_of_val(&*self.inner)
+    }
+
     fn contains(&self, member: usize) -> bool {
         self.shared.is_empty() || self.shared[member] == self.inner_tokens
     }
@@ -186,7 +192,7 @@ impl Known {
         Self {
             hot,
             sharers: BTreeMap::new(),
-            workers: 0,
+            bytes: 0,
         }
     }
 
@@ -207,11 +213,11 @@ impl Known {
                 return Rc::clone(sharers);
             }
             let found = Rc::new(find());
-            let workers = known.workers + found.shared.len();
-            if known.sharers.len() < KNOWN_MAX && workers <= KNOWN_WORKERS_MAX {
+            let bytes = known.bytes + found.bytes() + size_of_val(marks);
+            if known.sharers.len() < KNOWN_MAX && bytes <= KNOWN_BYTES_MAX {
                 let entry = (marks.to_vec(), Rc::clone(&found));
                 known.sharers.insert(cause, entry);
-                known.workers = workers;
+                known.bytes = bytes;
             }
             found
         })
@@ -317,5 +323,33 @@ mod tests {
         };
         assert_eq!([of(&prompt, 1), of(&prompt, 2)], [1, 1]);
         assert_eq!([of(&other, 3), of(&prompt, 4)], [3, 4]);
+    }
+
+    #[test]
+    fn what_is_too_much_to_remember_is_found_each_time() {
+        let marks = [Link {
+            hash: 1,
+            tokens: 16,
+        }];
+        let hot = Serial::next();
+        let times_found = |members: usize| {
+            let cause = (Serial::next(), 0, 0, 1);
+            let mut found = 0;
+            for _ in 0..2 {
+                drop(Known::get(hot, cause, &marks, || {
+                    found += 1;
+                    Sharers {
+                        shared: vec![1; members],
+                        ..Sharers::default()
+                    }
+                }));
+            }
+            found
+        };
+        let half = KNOWN_BYTES_MAX / size_of::<u32>() / 2;
+        let table = [(half, 1), (half, 2), (1, 1), (2 * half, 2)];
+        for (members, times) in table {
+            assert_eq!(times_found(members), times, "{members}");
+        }
     }
 }
