@@ -303,7 +303,7 @@ pub(crate) async fn status_of(
     let (parts, mut body) = response.into_parts();
     if !parts.status.is_success() {
         read_error_body(&mut connection, &mut body).await;
-        rest(worker, connection, &body).await;
+        rest(worker, connection, &body);
     }
     Ok(parts.status)
 }
@@ -336,7 +336,7 @@ async fn judge(
     }
     if is_retryable(parts.status) {
         let bytes = read_error_body(&mut connection, &mut body).await;
-        rest(worker, connection, &body).await;
+        rest(worker, connection, &body);
         return Err(Failure::Status(Box::new(parts), bytes));
     }
     if outgoing.stream && parts.status == StatusCode::OK && is_event_stream(&parts.headers) {
@@ -346,7 +346,7 @@ async fn judge(
         Some(length) if length <= HELD_ANSWER_BYTES_MAX => {
             let came = || heard.now(&limits.patience);
             let bytes = read_whole(&mut connection, &mut body, came).await?;
-            rest(worker, connection, &body).await;
+            rest(worker, connection, &body);
             Ok(Answer::Whole(parts, bytes))
         }
         _ => {
@@ -357,7 +357,7 @@ async fn judge(
                 false => first_data(&mut connection, &mut body).await?,
             };
             let Some(held) = held else {
-                rest(worker, connection, &body).await;
+                rest(worker, connection, &body);
                 return Ok(Answer::Whole(parts, Bytes::new()));
             };
             Ok(Answer::Begun(Box::new(Begun {
@@ -444,7 +444,7 @@ async fn hold_stream(
             }
             Some(Err(error)) => return Err(Failure::of_broken(error)),
             None => {
-                rest(worker, connection, &body).await;
+                rest(worker, connection, &body);
                 // Its last line may have come without its end.
                 held.extend_from_slice(b"\n");
                 return match sse::first_event(&held) {
@@ -537,8 +537,8 @@ async fn read_error_body(connection: &mut Connection, body: &mut AnswerBody) -> 
 }
 
 /// Puts a connection back if its response has been read to the end.
-async fn rest(worker: &Worker, mut connection: Connection, body: &AnswerBody) {
-    if body.is_end_stream() && poll_fn(|cx| Poll::Ready(connection.is_reusable(cx))).await {
+fn rest(worker: &Worker, mut connection: Connection, body: &AnswerBody) {
+    if body.is_end_stream() && connection.may_rest() {
         worker.idle.put(connection, Instant::now());
     }
 }

@@ -36,6 +36,15 @@ impl HeadCount {
         self.bytes.store(0, Ordering::Relaxed);
     }
 
+    /// So many bytes more may come before it ends.
+    pub fn allow(&self, bytes: usize) {
+        let so_far = self.bytes();
+        if so_far != NOT_COUNTING {
+            let left = so_far.saturating_sub(bytes);
+            self.bytes.store(left, Ordering::Relaxed);
+        }
+    }
+
     /// The response's head is whole: what follows is not counted.
     pub fn end(&self) {
         self.bytes.store(NOT_COUNTING, Ordering::Relaxed);
@@ -144,11 +153,17 @@ mod tests {
             .await
             .expect("up to the limit");
         assert_eq!(count.bytes(), HEAD_BYTES_MAX);
+        count.allow(2);
+        for _ in 0..2 {
+            worker.write_all(b"x").await.expect("room");
+            assert_eq!(counted.read_u8().await.expect("allowed"), b'x');
+        }
         worker.write_all(b"x").await.expect("room");
         let error = counted.read_u8().await.expect_err("above the limit");
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
 
         count.end();
+        count.allow(1);
         assert_eq!(counted.read_u8().await.expect("a body"), b'x');
     }
 }

@@ -88,6 +88,16 @@ async fn a_worker_that_goes_at_once_is_left_for_another() {
     }
 }
 
+/// Room for a long body in many small pieces, together more than a head may have, is no head.
+#[tokio::test(flavor = "multi_thread")]
+async fn room_for_a_body_is_no_head() {
+    let (house, _workers) = scripted(&[&[Say::Answer("{}")]]).await;
+    let long = "x".repeat(4 << 20);
+    let body = of_model(0, chat(&long, 1));
+    let answer = http1::post(house.data(), CHATS, &body).await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+}
+
 /// A reset stream is a broken one, also if the reset carries NO_ERROR.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reset_answer_is_a_broken_one() {

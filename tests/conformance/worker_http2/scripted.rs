@@ -7,7 +7,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::h2_floods::{
-    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame,
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS, WINDOW_UPDATE,
+    frame,
 };
 use crate::house::House;
 
@@ -77,6 +78,14 @@ impl Scripted {
     }
 }
 
+/// Bytes of a body for which a worker gives as much room anew, on the stream and on the connection.
+const ACKNOWLEDGED: usize = 256;
+
+fn more_room(stream: u32) -> Vec<u8> {
+    let bytes = u32::try_from(ACKNOWLEDGED).expect("few");
+    frame(WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes())
+}
+
 pub(super) async fn speak(
     mut stream: TcpStream,
     script: &[Say],
@@ -101,6 +110,11 @@ pub(super) async fn speak(
                 assert!(is_bounded, "{setting:?}");
             }
             stream.write_all(&frame(SETTINGS, 1, 0, &[])).await?;
+        }
+        if kind == DATA && payload.len() >= ACKNOWLEDGED {
+            let frames = [u32::from_be_bytes(number), 0].map(more_room);
+            let times = payload.len() / ACKNOWLEDGED;
+            stream.write_all(&frames.concat().repeat(times)).await?;
         }
         let is_whole = [HEADERS, DATA].contains(&kind) && flags & END_STREAM != 0;
         if !is_whole {

@@ -12,7 +12,7 @@ mod on_break;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -187,7 +187,7 @@ impl Relay {
                         Err(trailers) => (self.pass_rest(), Some(trailers)),
                     };
                     if is_last {
-                        self.finish(cx);
+                        self.finish();
                     }
                     // Behind half an event, which no engine sends, they are left out.
                     match trailers.filter(|_| data.is_empty()) {
@@ -197,7 +197,7 @@ impl Relay {
                 }
                 Poll::Ready(None) => {
                     let rest = self.pass_rest();
-                    self.finish(cx);
+                    self.finish();
                     rest
                 }
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(self.broke(Outcome::WorkerBroke)),
@@ -351,7 +351,7 @@ impl Relay {
     }
 
     /// The worker's answer ended well-formed.
-    fn finish(&mut self, cx: &mut Context<'_>) {
+    fn finish(&mut self) {
         let is_success = self.record.status.is_none_or(|status| status.is_success());
         let outcome = match &self.scan {
             // As of an answer that is known whole: what a client did wrong is no success of its worker's.
@@ -364,7 +364,7 @@ impl Relay {
             self.count_refused();
         }
         if let Some(mut connection) = self.connection.take()
-            && connection.is_reusable(cx)
+            && connection.may_rest()
         {
             self.in_flight.worker().idle.put(connection, Instant::now());
         }
@@ -441,7 +441,7 @@ impl Drop for Relay {
         let read = self.held.is_none() && self.connection.is_some();
         if read && self.body.is_end_stream() {
             // hyper asks for no more once as many bytes are there as the head promised.
-            self.finish(&mut Context::from_waker(Waker::noop()));
+            self.finish();
         } else {
             // hyper drops a body that it cannot deliver: the client left, mostly.
             self.end(self.record.abandoned());

@@ -42,7 +42,7 @@ impl Relay {
                 match self.poll_data(cx) {
                     Poll::Ready(Some(Ok(data))) => self.pass(data),
                     Poll::Ready(Some(Err(_))) => self.leave(Outcome::WorkerBroke),
-                    Poll::Ready(None) => self.finish_movable(cx),
+                    Poll::Ready(None) => self.finish_movable(),
                     Poll::Pending => match ready!(self.poll_limits(cx)) {
                         end @ (Outcome::OutOfTime | Outcome::ShutDown) => {
                             return Poll::Ready(self.broke(end));
@@ -123,7 +123,7 @@ impl Relay {
     }
 
     /// The worker's answer ended well-formed, but perhaps too early.
-    fn finish_movable(&mut self, cx: &mut Context<'_>) -> Bytes {
+    fn finish_movable(&mut self) -> Bytes {
         let ended = |relay: &Self| {
             relay
                 .scan
@@ -134,7 +134,7 @@ impl Relay {
             return self.leave(Outcome::Incomplete);
         }
         let rest = self.flush();
-        self.finish(cx);
+        self.finish();
         rest
     }
 

@@ -20,8 +20,10 @@ use tokio::time::timeout;
 use super::broken::{Broken, SendError};
 use super::length::{BodyLength, body_length};
 use super::limits::{HEADERS_MAX, READ_BYTES_MAX};
+use super::quiet;
 use super::request::WorkerRequest;
 use crate::http::worker_body::WorkerBody;
+use crate::upstream::address::Address;
 use crate::upstream::head_count::{Counted, HEAD_BYTES_MAX, HeadCount};
 use crate::upstream::tls::WorkerIo;
 
@@ -32,6 +34,9 @@ const HEAD_FRAMES_BYTES_MAX: usize = 4 * HEAD_BYTES_MAX;
 /// and a window of them may come in one piece: by h2's own measure some 150 such frames end the connection, by this
 /// one 4,000.
 const SMALL_FRAMES_BYTES_MAX: usize = 1024 * 1024;
+/// Of a request's body, for each byte that may come besides before the head: a worker gives room for the rest of it in
+/// frames, of which two, of 13 bytes each, may stand for as little as this many times 26.
+const BODY_BYTES_FOR_A_BYTE_OF_ROOM: usize = 8;
 
 type Driver = h2::client::Connection<Counted<WorkerIo>, Bytes>;
 
@@ -44,11 +49,17 @@ pub(super) struct Connection {
     upload: Option<Upload>,
     head: HeadCount,
     scheme: Scheme,
+    /// What stands in the place of `Host`.
+    authority: Option<Authority>,
 }
 
 impl Connection {
     /// Waits for the worker's SETTINGS, which show that it speaks HTTP/2 before a request is on its way.
-    pub(super) async fn open(io: WorkerIo, scheme: Scheme, within: Duration) -> io::Result<Self> {
+    pub(super) async fn open(
+        io: WorkerIo,
+        address: &Address,
+        within: Duration,
+    ) -> io::Result<Self> {
         let head = HeadCount::up_to(HEAD_FRAMES_BYTES_MAX);
         let io = Counted::new(io, head.clone());
         let shaking = async {
@@ -81,23 +92,47 @@ impl Connection {
             driver: Some(driver),
             upload: None,
             head,
-            scheme,
+            scheme: address.scheme(),
+            authority: Authority::try_from(address.host.as_bytes()).ok(),
         })
     }
 
     /// Moves everything on, and lets go of the socket when it has ended.
+    ///
+    /// Only here does anything come in, and who calls it looks at its stream afterwards: streams are asked in
+    /// [`quiet`], since h2 would else wake the task that runs, once more for each piece that came.
     fn drive(&mut self, cx: &mut Context<'_>) {
-        if let Some(upload) = &mut self.upload
-            && upload.poll(cx).is_ready()
-        {
+        let mut is_first = true;
+        loop {
+            let has_sent = self.upload();
+            // Its own result says nothing that the stream does not say as well.
+            if let Some(driver) = &mut self.driver
+                && Pin::new(driver).poll(cx).is_ready()
+            {
+                self.driver = None;
+            }
+            // What came in may be room for more.
+            let may_send = self.upload.as_ref().is_some_and(Upload::has_room);
+            if !may_send || self.driver.is_none() || !(has_sent || is_first) {
+                return;
+            }
+            is_first = false;
+        }
+    }
+
+    /// Sends of the body what the worker has room for; false where that is nothing.
+    fn upload(&mut self) -> bool {
+        let Some(upload) = &mut self.upload else {
+            return false;
+        };
+        let before = upload.sent;
+        let has_ended = upload.poll(&mut quiet()).is_ready();
+        let sent = upload.sent - before;
+        if has_ended {
             self.upload = None;
         }
-        // Its own result says nothing that the stream does not say as well.
-        if let Some(driver) = &mut self.driver
-            && Pin::new(driver).poll(cx).is_ready()
-        {
-            self.driver = None;
-        }
+        self.head.allow(sent / BODY_BYTES_FOR_A_BYTE_OF_ROOM);
+        sent > 0
     }
 
     pub(super) async fn send(
@@ -114,7 +149,7 @@ impl Connection {
         self.head.begin();
         let result = poll_fn(|cx| {
             self.drive(cx);
-            Pin::new(&mut answer).poll(cx)
+            Pin::new(&mut answer).poll(&mut quiet())
         })
         .await;
         self.head.end();
@@ -142,11 +177,11 @@ impl Connection {
         body: &mut AnswerBody,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        if let Poll::Ready(frame) = body.poll_frame(cx) {
+        if let Poll::Ready(frame) = body.poll_frame(&mut quiet()) {
             return Poll::Ready(frame);
         }
         self.drive(cx);
-        body.poll_frame(cx)
+        body.poll_frame(&mut quiet())
     }
 
     /// A head as HTTP/2 has it: `Host` is a part of the target.
@@ -155,7 +190,8 @@ impl Connection {
         *head.method_mut() = request.method.clone();
         *head.version_mut() = Version::HTTP_2;
         let headers = head.headers_mut();
-        for (name, value) in request.lines() {
+        headers.reserve(request.headers.len() + request.own.len());
+        for (name, value) in request.lines().filter(|(name, _)| *name != header::HOST) {
             let mut value = value.clone();
             // The next request on this connection may be another client's: its key has no place in the common table.
             if matches!(*name, header::AUTHORIZATION | header::COOKIE) {
@@ -163,24 +199,28 @@ impl Connection {
             }
             headers.append(name, value);
         }
-        let host = headers.remove(header::HOST);
-        let authority = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
         let path = request.target.path_and_query().cloned();
         let mut target = http::uri::Parts::default();
         target.scheme = Some(self.scheme.clone());
-        target.authority = authority;
+        target.authority = self.authority.clone();
         target.path_and_query = Some(path.unwrap_or(PathAndQuery::from_static("/")));
         // Without an authority it is none: h2 then says so.
         *head.uri_mut() = Uri::from_parts(target).unwrap_or_default();
         head
     }
 
-    pub(super) fn is_reusable(&mut self, cx: &mut Context<'_>) -> bool {
-        self.drive(cx);
+    /// After a complete response: as far as it is known without a look at the socket.
+    pub(super) fn may_rest(&mut self) -> bool {
         let may_begin = |driver: &Driver| driver.max_concurrent_send_streams() > 0;
         self.driver.as_ref().is_some_and(may_begin)
             && self.upload.is_none()
-            && matches!(self.sender.poll_ready(cx), Poll::Ready(Ok(())))
+            && matches!(self.sender.poll_ready(&mut quiet()), Poll::Ready(Ok(())))
+    }
+
+    /// Before reuse, when what came meanwhile is read.
+    pub(super) fn is_still_open(&mut self) -> bool {
+        self.drive(&mut quiet());
+        self.may_rest()
     }
 }
 
@@ -190,6 +230,8 @@ struct Upload {
     stream: SendStream<Bytes>,
     piece: Bytes,
     rest: WorkerBody,
+    /// Bytes so far.
+    sent: usize,
 }
 
 impl Upload {
@@ -198,6 +240,7 @@ impl Upload {
             stream,
             piece: Bytes::new(),
             rest: body,
+            sent: 0,
         };
         upload.begin_next();
         upload
@@ -208,11 +251,16 @@ impl Upload {
         self.stream.reserve_capacity(self.piece.len());
     }
 
+    fn has_room(&self) -> bool {
+        self.stream.capacity() > 0
+    }
+
     /// Ready once there is nothing left to do; why, if it is not sent, the response says.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(Ok(room)) = ready!(self.stream.poll_capacity(cx)) {
             let part = self.piece.split_to(room.min(self.piece.len()));
             let is_last = self.piece.is_empty() && self.rest.is_empty();
+            self.sent += part.len();
             if self.stream.send_data(part, is_last).is_err() || is_last {
                 break;
             }

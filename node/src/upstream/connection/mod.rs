@@ -58,8 +58,7 @@ impl Connection {
     ) -> io::Result<Self> {
         let io = connector.dial(address, within, http2).await?;
         let speaks = if io.speaks_http2(http2) {
-            let scheme = address.scheme();
-            let opened = http2::Connection::open(io, scheme, connector.handshake_within()).await;
+            let opened = http2::Connection::open(io, address, connector.handshake_within()).await;
             if let Err(error) = &opened
                 && connector.no_http2.allows_line()
             {
@@ -114,18 +113,26 @@ impl Connection {
         }
     }
 
-    /// After a complete response: can the connection carry another request?
-    pub fn is_reusable(&mut self, cx: &mut Context<'_>) -> bool {
+    /// After a complete response: can the connection carry another request? Nobody is woken by it while it rests.
+    pub fn may_rest(&mut self) -> bool {
         match &mut self.speaks {
-            Speaks::Http1(connection) => connection.is_reusable(cx),
-            Speaks::Http2(connection) => connection.is_reusable(cx),
+            Speaks::Http1(connection) => connection.is_reusable(&mut quiet()),
+            Speaks::Http2(connection) => connection.may_rest(),
         }
     }
 
     /// Before reuse: has the worker closed it meanwhile?
     pub fn is_still_open(&mut self) -> bool {
-        self.is_reusable(&mut Context::from_waker(Waker::noop()))
+        match &mut self.speaks {
+            Speaks::Http1(connection) => connection.is_reusable(&mut quiet()),
+            Speaks::Http2(connection) => connection.is_still_open(),
+        }
     }
+}
+
+/// Wakes nobody.
+fn quiet() -> Context<'static> {
+    Context::from_waker(Waker::noop())
 }
 
 /// The body of a worker's answer, which is read by [`Connection::poll_frame`].
