@@ -33,6 +33,9 @@ def check_objects(case, objects):
     spec = by_kind["StatefulSet"]["spec"]
     pod = spec["template"]["spec"]
 
+    # Labels of pods are made of these names: of the StatefulSet with a dash and ten characters, of a Job as it is.
+    assert len(by_kind["StatefulSet"]["metadata"]["name"]) <= 52, case
+    assert all(len(one["metadata"]["name"]) <= 63 for one in objects), case
     assert spec["podManagementPolicy"] == "Parallel", case
     times = settings["timeouts"]
     needed = seconds(times["settle"]) + seconds(times["drain"]) + CLOSING_S
@@ -61,7 +64,12 @@ def check_objects(case, objects):
     # A TLS port answers no plain HTTP, and what is mounted is there.
     container = pod["containers"][0]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert container[probe]["httpGet"]["scheme"] == ("HTTPS" if "tls" in settings else "HTTP"), (case, probe)
+        if "client_ca" in settings.get("tls", {}):
+            asked = "readyz" if probe == "readinessProbe" else "healthz"
+            command = ["/grapevine", "probe", f"http://127.0.0.1:30001/{asked}"]
+            assert container[probe]["exec"]["command"] == command, (case, probe)
+        else:
+            assert container[probe]["httpGet"]["scheme"] == ("HTTPS" if "tls" in settings else "HTTP"), (case, probe)
     volumes = {volume["name"] for volume in pod["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes, (case, volumes)
     if "PrometheusRule" in by_kind:
@@ -113,6 +121,8 @@ def check_settings(case, name, objects):
         env["GRAPEVINE_GOSSIP__REVOKED"] = f"{certificates}/crl.pem"
     if "tls" in settings:
         env |= {"GRAPEVINE_TLS__CERT": f"{certificates}/{pod}.pem", "GRAPEVINE_TLS__KEY": f"{certificates}/{pod}.key"}
+        if "client_ca" in settings["tls"]:
+            env["GRAPEVINE_TLS__CLIENT_CA"] = f"{certificates}/ca.pem"
     answer = program("serve", "--config", str(folder / "grapevine.toml"), "--check", **env)
     assert "the configuration is good" in answer, answer
 

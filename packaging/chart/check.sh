@@ -48,6 +48,8 @@ refused 'kubectlImage' --set certificates.mode=job
 refused 'maxReplicas' --set certificates.mode=job,certificates.job.kubectlImage=k,replicas=9
 refused 'issuerName' --set certificates.mode=certManager
 refused 'clusterId' --set clusterId=Not_A_Label
+refused 'EXEC' --set 'config=client_ca = "ca.pem"' --set probeScheme=HTTPS
+refused 'weight' --set 'workers[0].url=http://w' --set 'workers[0].weight=500'
 refused 'mode' --set certificates.mode=none
 
 echo "chart: its rules and its board are those of packaging/monitoring"

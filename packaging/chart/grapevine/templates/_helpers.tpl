@@ -1,10 +1,11 @@
 {{/* Names, labels and checks that several templates use. */}}
+{{/* 50: a hook's Job is called NAME-certificates, and that is a label of its pod. */}}
 {{- define "grapevine.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 55 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
 {{- else -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 55 | trimSuffix "-" -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
@@ -48,6 +49,21 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- if and (eq .Values.certificates.mode "certManager") (not .Values.certificates.certManager.issuerName) -}}
 {{- fail "certificates.certManager.issuerName: name the issuer of this cluster's own authority" -}}
+{{- end -}}
+{{- $asksClients := and (regexMatch "(?m)^\\s*client_ca\\s*=" .Values.config) (not (regexMatch "(?m)^\\s*client_cert_required\\s*=\\s*false" .Values.config)) -}}
+{{- if and $asksClients (ne .Values.probeScheme "EXEC") -}}
+{{- fail "probeScheme: the kubelet has no certificate to show, and clients need one (tls.client_ca); set EXEC" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What the kubelet asks: the root, a path of the data port, and the same of the admin port. */}}
+{{- define "grapevine.probe" -}}
+{{- $ := index . 0 -}}
+{{- if eq $.Values.probeScheme "EXEC" -}}
+{{- $loopback := and (not (empty $.Values.admin.tokenSecret)) (eq $.Values.ipFamily "IPv6") | ternary "[::1]" "127.0.0.1" -}}
+exec: {command: [/grapevine, probe, {{ printf "http://%s:30001/%s" $loopback (index . 2) | quote }}]}
+{{- else -}}
+httpGet: {path: /{{ index . 1 }}, port: http, scheme: {{ $.Values.probeScheme }}}
 {{- end -}}
 {{- end -}}
 
