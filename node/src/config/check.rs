@@ -134,21 +134,29 @@ fn collectors(config: &Config, checks: &mut Checks<'_>) {
 /// Two of ours cannot listen at one address.
 fn ports(config: &Config, checks: &mut Checks<'_>) {
     let (listen, admin, metrics) = (&config.listen, &config.admin, &config.metrics);
+    let pings = config.pings.listen.map(|at| ("pings", at.ip(), at.port()));
     let data = ("listen", listen.host, listen.port);
     let admin = ("admin", admin.host, admin.port);
     let metrics = metrics
         .enabled
         .then_some(("metrics", metrics.host, metrics.port));
-    let pairs = [(Some(admin), data), (metrics, data), (metrics, admin)];
-    for (one, (other, other_host, other_port)) in pairs {
-        let Some((section, host, port)) = one else {
+    let pairs = [
+        (Some(admin), Some(data)),
+        (metrics, Some(data)),
+        (metrics, Some(admin)),
+        (pings, Some(data)),
+        (pings, Some(admin)),
+        (pings, metrics),
+    ];
+    for pair in pairs {
+        let (Some((section, host, port)), Some((other, other_host, other_port))) = pair else {
             continue;
         };
         let meets = host == other_host || host.is_unspecified() || other_host.is_unspecified();
         checks.refuse_if(
             meets && port == other_port && port != 0,
             section,
-            "port",
+            if section == "pings" { "listen" } else { "port" },
             format!("{port} is the port of [{other}], too"),
         );
     }

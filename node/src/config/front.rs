@@ -161,7 +161,7 @@ section! {
         write_stall: Duration = secs(60), in ms(1)..=HOUR, live now;
         /// Longest time of a whole request, all attempts and the stream included; 0 is off. A client that takes nothing
         /// at all is cut by `write_stall`.
-        whole_request: Option<Duration> = None, flag "request-timeout-secs" Secs, live now;
+        whole_request: Option<Duration> = None, in None..=Some(HOUR * 24 * 365), flag "request-timeout-secs" Secs, live now;
         /// How long an unused connection to a worker is kept.
         ///
         /// Stay below the worker's own keep-alive (5s for vLLM), or requests meet closed
@@ -225,7 +225,7 @@ section! {
         ///
         /// Meanwhile readiness reports it, and idle connections are closed, longest idle first. What the allocator
         /// keeps free does not count below 95 %. Unset: the limit of the process's cgroup, if it has one.
-        memory: Option<ByteSize> = None;
+        memory: Option<ByteSize> = None, in Some(ByteSize::mib(1))..=Some(ByteSize::mib(16 << 20));
         /// Bytes of a worker's stream that are held until its first event shows whether it is an answer or a refusal.
         ///
         /// Above it the answer goes on unjudged.

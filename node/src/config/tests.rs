@@ -96,6 +96,16 @@ fn mistakes_are_named_with_place_and_remedy() {
         &["g.toml:2:11: timeouts.connect: must be \"1ms\" to \"1min\", found \"0s\""],
     );
     check(
+        "[timeouts]\nwhole_request = \"9223372036854775807s\"",
+        &[
+            "g.toml:2:17: timeouts.whole_request: must be \"0s\" to \"8760h\", found \"9223372036854775807s\"",
+        ],
+    );
+    check(
+        "[limits]\nmemory = \"1KiB\"",
+        &["g.toml:2:10: limits.memory: must be \"1MiB\" to \"16384GiB\", found \"1KiB\""],
+    );
+    check(
         "[limits]\nbody_bytes = \"16MB\"",
         &[
             "g.toml:2:14: limits.body_bytes: expected a size such as 4096, \"64KiB\" or \"16MiB\", \
@@ -283,6 +293,10 @@ fn sections_must_fit_together() {
     check(
         "[listen]\nport = 8000\n[admin]\nport = 8000",
         "g.toml:4:8: admin.port: 8000 is the port of [listen], too",
+    );
+    check(
+        "[admin]\nport = 30001\n[pings]\nlisten = \"0.0.0.0:30001\"",
+        "g.toml:4:10: pings.listen: 30001 is the port of [admin], too",
     );
     check(
         "[limits]\nbody_bytes = \"64MiB\"\nbody_bytes_total = \"32MiB\"",

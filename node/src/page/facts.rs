@@ -15,6 +15,8 @@ pub struct Facts {
     pub rings: Value,
     /// Every row of `GET /discovery`.
     pub sources: Vec<Value>,
+    /// Keys are configured; without, every client is served.
+    pub has_keys: bool,
     /// Tenants that have a key, by name.
     pub tenants: Vec<TenantUse>,
     /// What is limited.

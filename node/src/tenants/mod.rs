@@ -206,6 +206,11 @@ impl Keys {
         tenants.into_values().collect()
     }
 
+    /// Whether there is a list of keys, be it empty; without one every client is served.
+    pub fn are_configured(&self) -> bool {
+        self.list.load().is_some()
+    }
+
     /// What each tenant has at this replica, for the others; tenants without requests are left out.
     pub fn in_use(&self) -> Vec<TenantUse> {
         let list = self.list.load();

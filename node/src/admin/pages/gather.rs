@@ -25,6 +25,7 @@ impl Admin {
             links: value(&self.describe_links()),
             rings: value(&self.describe_rings()),
             sources: sources.iter().map(value).collect(),
+            has_keys: self.keys.are_configured(),
             tenants: self.tenants(),
             limits: self.limits(),
         }

@@ -45,7 +45,7 @@ use self::sessions::Sessions;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
      frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
 /// Largest body of a form, in bytes: a prompt of 200,000 characters.
-const FORM_BYTES_MAX: usize = 1 << 20;
+const FORM_BYTES_MAX: usize = 2 << 20;
 
 /// What the page keeps between requests.
 #[derive(Debug, Default)]

@@ -59,18 +59,31 @@ impl<T> Tracks<T> {
             }
             !track.is_empty()
         });
-        let mut left_out = 0;
+        let mut new = Vec::new();
         for (id, sample) in taken {
-            let has_room = self.by_id.len() < self.limit;
             match self.by_id.get_mut(&id) {
                 Some(track) => track.push_back((at, sample)),
-                None if has_room => {
-                    self.by_id.insert(id, [(at, sample)].into());
-                }
-                None => left_out += 1,
+                None => new.push((id, sample)),
+            }
+        }
+        let mut left_out = 0;
+        for (id, sample) in new {
+            if self.by_id.len() < self.limit || self.forget_who_left_first(at) {
+                self.by_id.insert(id, [(at, sample)].into());
+            } else {
+                left_out += 1;
             }
         }
         left_out
+    }
+
+    /// Makes room; false where all are in the sample of `now`.
+    fn forget_who_left_first(&mut self, now: Duration) -> bool {
+        let last_seen = |track: &VecDeque<(Duration, T)>| track.back().map(|(at, _)| *at);
+        let tracks = self.by_id.iter().map(|(id, track)| (last_seen(track), id));
+        let first = tracks.min().filter(|(at, _)| *at < Some(now));
+        let first = first.map(|(_, id)| id.clone());
+        first.is_some_and(|id| self.by_id.remove(&id).is_some())
     }
 
     /// Oldest first; none of one without a history.
@@ -126,6 +139,20 @@ mod tests {
         assert_eq!(tracks.of("a").map(Iterator::count), Some(SAMPLES_MAX));
         assert_eq!(tracks.push(EVERY * 362, ids(&["a", "c"])), 0);
         assert!(tracks.of("b").is_none() && tracks.of("c").is_some());
+    }
+
+    #[test]
+    fn who_left_makes_room_at_once_and_who_is_there_does_not() {
+        let mut tracks = Tracks::new(2);
+        let ids = |names: &[&str]| names.iter().map(|&id| (id.to_owned(), ())).collect();
+        assert_eq!(tracks.push(EVERY, ids(&["a", "z"])), 0);
+        assert_eq!(tracks.push(EVERY * 2, ids(&["z"])), 0);
+        assert_eq!(tracks.push(EVERY * 3, ids(&["new", "newer", "z"])), 1);
+        assert!(tracks.of("a").is_none() && tracks.of("newer").is_none());
+        assert_eq!(
+            ["new", "z"].map(|id| tracks.of(id).map(Iterator::count)),
+            [Some(1), Some(3)]
+        );
     }
 
     #[test]

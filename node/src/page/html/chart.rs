@@ -7,7 +7,7 @@ use maud::{Markup, html};
 
 use super::clock;
 use crate::page::history::marks::Kind;
-use crate::page::model::charts::{Chart, Line, Unit};
+use crate::page::model::charts::{Chart, Line};
 
 /// Inner size of a chart, in its own units.
 const WIDTH: f64 = 360.0;
@@ -34,7 +34,7 @@ pub(super) fn figure(chart: &Chart) -> Markup {
                             svg.swatch viewBox="0 0 24 8" aria-hidden="true" {
                                 path class={ "line c" (at) } d="M0 4h24" {}
                             }
-                            (line.name) " " b { (latest(line, chart.unit)) }
+                            (line.name) " " b { (latest(line, chart)) }
                         }
                     }
                 }
@@ -130,10 +130,13 @@ fn has_points(chart: &Chart) -> bool {
     points.clone().any(|(_, value)| value.is_finite())
 }
 
-/// The latest value, if it is not older than a sample or two.
-fn latest(line: &Line, unit: Unit) -> String {
+/// The latest value, unless it is so old that the line would be broken.
+fn latest(line: &Line, chart: &Chart) -> String {
+    let is_new = |at: Duration| chart.until.saturating_sub(at) < GAP;
     match line.points.last() {
-        Some((_, value)) if value.is_finite() => unit.written(f64::from(*value)),
+        Some((at, value)) if value.is_finite() && is_new(*at) => {
+            chart.unit.written(f64::from(*value))
+        }
         _ => "–".to_owned(),
     }
 }
@@ -143,7 +146,7 @@ fn in_words(chart: &Chart) -> String {
         let values = line.points.iter().map(|(_, value)| f64::from(*value));
         let most = values.filter(|value| value.is_finite()).reduce(f64::max);
         let most = most.map_or("–".to_owned(), |most| chart.unit.written(most));
-        let now = latest(line, chart.unit);
+        let now = latest(line, chart);
         format!("{} {now} now, {most} at most", line.name)
     };
     let lines: Vec<String> = chart.lines.iter().map(of).collect();
@@ -158,6 +161,7 @@ fn in_words(chart: &Chart) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::model::charts::Unit;
 
     fn chart(points: &[(u64, f32)]) -> Chart {
         let points = points
@@ -184,12 +188,18 @@ mod tests {
         let path = path(&chart.lines[0], &chart, 1.0);
         assert_eq!(path, "M50 62h0h1M53 14h0M233 14h0");
         let drawn = figure(&chart).0;
-        assert!(drawn.contains("n 1 s now, 1 s at most"), "{drawn}");
+        assert!(drawn.contains("n – now, 1 s at most"), "{drawn}");
         assert!(
             drawn.contains(">00:00<") && drawn.contains(">01:00<"),
             "{drawn}"
         );
         assert!(drawn.contains("mark fault"), "{drawn}");
+    }
+
+    #[test]
+    fn what_ended_long_ago_is_not_now() {
+        let now = |at| figure(&chart(&[(at, 0.5)])).0.contains("n 500 ms now");
+        assert_eq!([3_590, 3_560, 30].map(now), [true, false, false]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub fn parts_of(overview: &Overview) -> Vec<Part> {
         Part::new("agreement", &agreement(&of.agreement)),
         Part::new("ring", &rings(of)),
         Part::new("limits", &limits(&of.limits)),
-        Part::new("tenants", &tenants(&of.tenants)),
+        Part::new("tenants", &tenants(of.has_keys, &of.tenants)),
         Part::new("sources", &sources(&of.sources)),
         Part::new(
             "ask",
@@ -166,11 +166,13 @@ fn limits(of: &Limits) -> Markup {
     }
 }
 
-fn tenants(listed: &Listed<TenantUse>) -> Markup {
+fn tenants(has_keys: bool, listed: &Listed<TenantUse>) -> Markup {
     html! {
         h2 { "Tenants" }
-        @if listed.rows.is_empty() {
+        @if !has_keys {
             p.soft { "No keys are configured: every client is served." }
+        } @else if listed.rows.is_empty() {
+            p { "No key is valid: every client is refused." }
         } @else {
             (scrolling("Tenants", &html! { table {
                 thead { tr {

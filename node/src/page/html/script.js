@@ -28,11 +28,18 @@
     const focused = at && part.contains(at) ? at : null;
     const key = focused && (focused.getAttribute("href") || focused.getAttribute("aria-label") || focused.parentElement.id);
     const closed = [...part.querySelectorAll("details[id]:not([open])")].map((details) => details.id);
+    const fields = () => [...part.querySelectorAll("[name]:not([type=hidden])")];
+    const typed = new Map(fields().map((field) => [field.name, field.value]));
     const scrolled = [...part.querySelectorAll(".scroll")].map((table) => table.scrollLeft);
     part.innerHTML = html;
     for (const id of closed) {
       const details = document.getElementById(id);
       if (details) details.open = false;
+    }
+    for (const field of fields()) {
+      const value = typed.get(field.name);
+      const canHave = !field.options || [...field.options].some((option) => option.value === value);
+      if (value !== undefined && canHave) field.value = value;
     }
     part.querySelectorAll(".scroll").forEach((table, n) => { table.scrollLeft = scrolled[n] || 0; });
     if (key) {
@@ -44,7 +51,10 @@
 
   const headline = () => {
     const h1 = document.querySelector("h1[data-word]");
-    if (!h1) return;
+    if (!h1) {
+      document.title = title;
+      return;
+    }
     const isWrong = h1.hasAttribute("data-wrong");
     document.title = (isWrong ? "✖ " : "") + title;
     if (wasWrong !== null && isWrong !== wasWrong) say("Live. " + h1.dataset.word + ".", false);

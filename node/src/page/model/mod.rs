@@ -91,6 +91,8 @@ pub struct Overview {
     pub agreement: Agreement,
     /// Sources of workers.
     pub sources: Listed<SourceRow>,
+    /// Keys are configured; without, every client is served.
+    pub has_keys: bool,
     /// Tenants, the busiest first.
     pub tenants: Listed<TenantUse>,
     /// Limits.
@@ -159,6 +161,7 @@ impl Overview {
             marks: marks::listed(history.marks.iter(), now),
             agreement: agreement(cluster, history),
             sources: Listed::first(sources, SOURCES_SHOWN),
+            has_keys: facts.has_keys,
             tenants: Listed::first(tenants, TENANTS_SHOWN),
             limits: facts.limits.clone(),
             models: Listed::first(models, MODELS_SHOWN),

@@ -191,6 +191,7 @@ fn hostile_names_are_text() {
     facts.rings["pools"][0]["model"] = json!(hostile);
     facts.cluster["twins"] = json!([{ "id": hostile, "kept": hostile, "cut_off": hostile }]);
     facts.sources = vec![json!({ "source": hostile, "failure": hostile })];
+    facts.has_keys = true;
     facts.tenants = vec![TenantUse {
         name: hostile.to_owned(),
         ..TenantUse::default()
