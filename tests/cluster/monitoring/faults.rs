@@ -73,6 +73,11 @@ pub(super) const DEADLY_REQUEST: Fault = Fault::new(
     &["QueryOfDeath"],
     &["WorkerDown", "WorkersBad"],
 );
+pub(super) const STUCK_THREAD: Fault = Fault::new(
+    "a thread that serves clients stands still",
+    &["LaneStalled"],
+    &[],
+);
 pub(super) const FROZEN_ENGINE: Fault = Fault::new(
     "an engine freezes; its health check passes",
     &["WorkerStalled"],
@@ -124,7 +129,7 @@ pub(super) const ALL_FILES_LOSE: Fault = Fault::new(
 pub(super) const NO_RENEWALS: Fault =
     Fault::new("a worker's registration is killed", &["LeasesExpire"], &[]);
 
-const ALL: [&Fault; 20] = [
+const ALL: [&Fault; 21] = [
     &WEB_PAGE,
     &BROKEN_CONFIGURATION,
     &BROKEN_SOURCE,
@@ -137,6 +142,7 @@ const ALL: [&Fault; 20] = [
     &BUG_OF_GOSSIP,
     &DEADLY_REQUEST,
     &FROZEN_ENGINE,
+    &STUCK_THREAD,
     &OLD_CERTIFICATES,
     &OTHER_SETTINGS,
     &TWINS,

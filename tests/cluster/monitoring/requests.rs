@@ -1,4 +1,5 @@
-//! Alarms of requests: streams that break off, bugs, a request that ends workers, an engine that freezes.
+//! Alarms of requests: streams that break off, bugs, a request that ends workers, an engine that freezes, a thread
+//! that stands still.
 //!
 //! Only debug builds can provoke bugs: a release has no way to ask for one.
 #![cfg(debug_assertions)]
@@ -8,7 +9,7 @@ use std::time::Duration;
 use grapevine_testbed::fake_worker::{FakeWorker, Fault, How, Point, Rule, When};
 use grapevine_tests::chat::{self, chat, streamed};
 use grapevine_tests::cluster::{Cluster, Plan};
-use grapevine_tests::http1;
+use grapevine_tests::http1::{self, Connection};
 use grapevine_tests::process::{Program, Signal};
 use serde_json::Value;
 
@@ -88,4 +89,11 @@ async fn alarms_of_requests_fire_under_their_faults_alone() {
     }
     let frozen = async || ask(&cluster, &mut number, "it waits").await;
     prometheus.fires_while(&faults::FROZEN_ENGINE, frozen).await;
+
+    let headers = [("x-request-id", "block-the-lane")];
+    let body = chat("stuck", 1).to_string();
+    let request = http1::request("POST", CHATS, &headers, body.as_bytes());
+    let mut stuck = Connection::open(cluster.replicas[2].data()).await;
+    stuck.send(&request).await.expect("taken");
+    prometheus.fires(&faults::STUCK_THREAD).await;
 }
