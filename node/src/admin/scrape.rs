@@ -77,8 +77,12 @@ impl Admin {
             let of_cluster = self.cluster.load_of(worker).exact_requests;
             self.metrics.health.count(worker, &mut others.verdicts);
             if worker.has_series() {
-                self.metrics.workers.show(&worker.label, own, of_cluster);
-                self.metrics.health.show(worker);
+                let show = || {
+                    self.metrics.workers.show(&worker.label, own, of_cluster);
+                    self.metrics.health.show(worker);
+                };
+                // This list may be older than what has been forgotten.
+                worker.series.look_up(show, || ());
             } else {
                 others.count += 1;
                 others.own += own;

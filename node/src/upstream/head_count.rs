@@ -19,6 +19,8 @@ const NOT_COUNTING: usize = usize::MAX;
 #[derive(Debug, Clone)]
 pub struct HeadCount {
     bytes: Arc<AtomicUsize>,
+    /// What may come besides the limit.
+    allowed: Arc<AtomicUsize>,
     limit: usize,
 }
 
@@ -27,22 +29,20 @@ impl HeadCount {
     pub fn up_to(limit: usize) -> Self {
         Self {
             bytes: Arc::new(AtomicUsize::new(NOT_COUNTING)),
+            allowed: Arc::default(),
             limit,
         }
     }
 
     /// A request goes out: counts from 0.
     pub fn begin(&self) {
+        self.allowed.store(0, Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
     }
 
-    /// So many bytes more may come before it ends.
+    /// So many bytes more may come before the response's head is whole.
     pub fn allow(&self, bytes: usize) {
-        let so_far = self.bytes();
-        if so_far != NOT_COUNTING {
-            let left = so_far.saturating_sub(bytes);
-            self.bytes.store(left, Ordering::Relaxed);
-        }
+        self.allowed.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// The response's head is whole: what follows is not counted.
@@ -86,7 +86,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
             return Pin::new(&mut self.socket).poll_read(cx, buf);
         }
         // h2 may ask for more while it has a whole head, so its limit has room for what is behind one.
-        if so_far >= self.count.limit {
+        if so_far >= self.count.limit + self.count.allowed.load(Ordering::Relaxed) {
             let message = "the head of the response is too long";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, message)));
         }
@@ -147,13 +147,14 @@ mod tests {
 
         count.begin();
         assert_eq!(count.bytes(), 0);
+        count.allow(2);
         worker.write_all(&bytes).await.expect("room");
         counted
             .read_exact(&mut read)
             .await
             .expect("up to the limit");
         assert_eq!(count.bytes(), HEAD_BYTES_MAX);
-        count.allow(2);
+        // What was allowed early counts as well.
         for _ in 0..2 {
             worker.write_all(b"x").await.expect("room");
             assert_eq!(counted.read_u8().await.expect("allowed"), b'x');
@@ -163,7 +164,6 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
 
         count.end();
-        count.allow(1);
         assert_eq!(counted.read_u8().await.expect("a body"), b'x');
     }
 }

@@ -84,7 +84,7 @@ impl Default for WorkerMetricCache {
 impl WorkerMetricCache {
     /// A series that is looked up for the first time; one that is shown nowhere where the worker has left: its last
     /// requests end behind it, and what they count would bring back what nobody forgets again.
-    pub(super) fn look_up<M>(&self, find: impl FnOnce() -> M, nowhere: impl FnOnce() -> M) -> M {
+    pub fn look_up<M>(&self, find: impl FnOnce() -> M, nowhere: impl FnOnce() -> M) -> M {
         match *self.has_left() {
             false => find(),
             true => nowhere(),

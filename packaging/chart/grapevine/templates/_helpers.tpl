@@ -50,7 +50,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if and (eq .Values.certificates.mode "certManager") (not .Values.certificates.certManager.issuerName) -}}
 {{- fail "certificates.certManager.issuerName: name the issuer of this cluster's own authority" -}}
 {{- end -}}
-{{- $asksClients := and (regexMatch "(?m)^\\s*client_ca\\s*=" .Values.config) (not (regexMatch "(?m)^\\s*client_cert_required\\s*=\\s*false" .Values.config)) -}}
+{{- $config := default "" .Values.config -}}
+{{- $asksClients := and (regexMatch "(?m)^\\s*client_ca\\s*=" $config) (not (regexMatch "(?m)^\\s*client_cert_required\\s*=\\s*false" $config)) -}}
 {{- if and $asksClients (ne .Values.probeScheme "EXEC") -}}
 {{- fail "probeScheme: the kubelet has no certificate to show, and clients need one (tls.client_ca); set EXEC" -}}
 {{- end -}}
