@@ -1,4 +1,4 @@
-//! Whether the lanes go on: each says so once a second, and others look when it last did.
+//! Whether the lanes go on: each says so some times a second, and others look when it last did.
 //!
 //! A lane that is blocked, by code that does not return, serves none of its connections, and the rest of the process would
 //! not notice: it has threads of its own. Here that is found out and reported. New connections go to other lanes
@@ -14,8 +14,12 @@ use crate::lag::{LISTEN_FIRST, overslept};
 use crate::metrics::Gauge;
 use crate::shutdown::Phase;
 
-/// Between two beats, and between two looks at them.
-const BEAT: Duration = Duration::from_secs(1);
+/// Between two beats. It is shorter than what an attempt waits before it looks at its worker again (250 ms), for tokio
+/// wakes a thread by a system call for each timer that ends before all others; where requests come one by one, that
+/// would be one for each of them.
+const BEAT: Duration = Duration::from_millis(200);
+/// Between two looks at the beats.
+const LOOK: Duration = Duration::from_secs(1);
 /// A lane that has not beaten for longer than this stands still. The longest work between two awaits takes a fraction of
 /// it.
 pub(crate) const STILL: Duration = Duration::from_secs(5);
@@ -90,7 +94,7 @@ impl Pulses {
     pub async fn watch(self, stalled: Gauge, phase: Phase) {
         let mut known = Vec::new();
         loop {
-            let due = Instant::now() + BEAT;
+            let due = Instant::now() + LOOK;
             tokio::select! {
                 () = phase.closed() => return,
                 () = sleep_until(due) => {}
@@ -130,7 +134,7 @@ mod tests {
         assert!(all.all_beat(Instant::now()));
         pulses[0].beat(Instant::now());
         pulses[2].beat(Instant::now());
-        advance(BEAT).await;
+        advance(LOOK).await;
         assert!(!all.all_beat(Instant::now()));
         assert_eq!(all.still(Instant::now()).collect::<Vec<_>>(), [1]);
         pulses[1].beat(Instant::now());
@@ -144,7 +148,7 @@ mod tests {
         let (stalled, shutdown) = (Gauge::default(), Shutdown::new());
         let beating = tokio::spawn(async move { lives.run().await });
         let watching = tokio::spawn(pulses.watch(stalled.clone(), shutdown.phase()));
-        for (count, within) in [(1, STILL + 3 * BEAT), (0, 3 * BEAT)] {
+        for (count, within) in [(1, STILL + 3 * LOOK), (0, 3 * LOOK)] {
             let counted = timeout(within, async {
                 while stalled.get() != count {
                     sleep(BEAT / 4).await;
