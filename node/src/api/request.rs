@@ -7,6 +7,7 @@
 //! a form that is not known here is passed over, and a body whose model could be read in two ways, or not at all, is
 //! refused.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
@@ -101,7 +102,7 @@ impl<'de> Visitor<'de> for Reader {
                 "model" => {
                     let raw: &'de RawValue = map.next_value()?;
                     once(&mut view.model_json, Some(raw), "model")?;
-                    view.model = serde_json::from_str::<Option<Text<'de>>>(raw.get())
+                    view.model = optional_text(raw.get())
                         .map_err(|_| de::Error::custom("`model` is no string"))?
                         .filter(|model| !model.0.is_empty());
                 }
@@ -160,6 +161,17 @@ fn once<T, E: de::Error>(
     }
     *slot = value;
     Ok(())
+}
+
+/// A string or null, of JSON that is known to be valid: without a backslash a string stands as it is between its quotes.
+fn optional_text(json: &str) -> serde_json::Result<Option<Text<'_>>> {
+    let quoted = json
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'));
+    match quoted.filter(|text| !text.contains('\\')) {
+        Some(text) => Ok(Some(Text(Cow::Borrowed(text)))),
+        None => serde_json::from_str(json),
+    }
 }
 
 /// Fields that only help; a value that is no string is left to the worker.

@@ -43,26 +43,32 @@ const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// `X-Forwarded-For`, `-Host`, `-Proto`, `-Port`, `-Prefix`, ...
 const FORWARDED_PREFIX: &str = "x-forwarded-";
 
-/// Meant for one hop, in either direction.
-static HOP_BY_HOP: [HeaderName; 8] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::PROXY_AUTHENTICATE,
-    header::TRANSFER_ENCODING,
-    header::TRAILER,
-    header::UPGRADE,
-    HeaderName::from_static("http2-settings"),
-];
+/// Meant for one hop, in either direction. Names that the library knows are compared as numbers.
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        *name,
+        header::CONNECTION
+            | header::PROXY_AUTHENTICATE
+            | header::TRANSFER_ENCODING
+            | header::TRAILER
+            | header::UPGRADE
+    ) || matches!(
+        name.as_str(),
+        "keep-alive" | "proxy-connection" | "http2-settings"
+    )
+}
 
 /// Of a request alone; `Host` and the length are set anew, and `Expect: 100-continue` has been answered by this hop.
-static OF_THIS_HOP: [HeaderName; 5] = [
-    header::TE,
-    header::PROXY_AUTHORIZATION,
-    header::HOST,
-    header::CONTENT_LENGTH,
-    header::EXPECT,
-];
+fn is_of_this_hop(name: &HeaderName) -> bool {
+    matches!(
+        *name,
+        header::TE
+            | header::PROXY_AUTHORIZATION
+            | header::HOST
+            | header::CONTENT_LENGTH
+            | header::EXPECT
+    )
+}
 
 /// Would have a server take another path or method than those that were judged here.
 static OTHER_TARGET: [HeaderName; 13] = [
@@ -96,8 +102,8 @@ pub fn clean_request(headers: &mut HeaderMap) {
         let text = name.as_str();
         let is_own_or_misleads =
             || text.starts_with(INTERNAL_PREFIX) || OTHER_TARGET.contains(name);
-        HOP_BY_HOP.contains(name)
-            || OF_THIS_HOP.contains(name)
+        is_hop_by_hop(name)
+            || is_of_this_hop(name)
             || text.starts_with("x-") && is_own_or_misleads()
     });
     if headers.len() > headers.keys_len() {
@@ -123,7 +129,7 @@ fn join_cookies(headers: &mut HeaderMap) {
 pub fn clean_response(headers: &mut HeaderMap) {
     remove_named_by_connection(headers, |_| true);
     remove_all(headers, |name| {
-        HOP_BY_HOP.contains(name) || name.as_str().starts_with(CORS_PREFIX)
+        is_hop_by_hop(name) || name.as_str().starts_with(CORS_PREFIX)
     });
 }
 

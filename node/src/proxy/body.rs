@@ -1,8 +1,9 @@
 //! Reads a request's body: bounded, at a pace that a drip does not keep, into one buffer where its length is known.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -281,6 +282,10 @@ async fn in_time<T>(
     reading: impl Future<Output = Result<T, BodyError>>,
 ) -> Result<T, BodyError> {
     let mut reading = pin!(reading);
+    // Mostly it came with the head: no timer is needed.
+    if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await {
+        return read;
+    }
     loop {
         match timeout_at(pace.deadline(), reading.as_mut()).await {
             Ok(read) => return read,

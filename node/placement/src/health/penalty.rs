@@ -28,7 +28,8 @@ impl Penalty {
     /// What is to be added to the worker's load. Halves in each half-life; nothing where that is zero.
     #[must_use]
     pub fn load(&self, now: Duration, half_life: Duration) -> Load {
-        if half_life.is_zero() {
+        // It only fades: what is nothing now is nothing later.
+        if half_life.is_zero() || self.load.requests < NEGLIGIBLE {
             return Load::default();
         }
         let age = now.saturating_sub(self.at).as_secs_f64() / half_life.as_secs_f64();

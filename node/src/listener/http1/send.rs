@@ -98,11 +98,14 @@ where
 {
     pub(super) fn new(head: AnswerHead, body: B) -> Self {
         let is_empty = head.framed == Framed::Length(0);
+        // The head, a body, and what frames it.
+        let mut unsent = VecDeque::with_capacity(4);
+        unsent.push_back(Piece::Shared(head.bytes.into()));
         Self {
             body,
             has_ended: is_empty,
             framed: head.framed,
-            unsent: VecDeque::from([Piece::Shared(head.bytes.into())]),
+            unsent,
             has_begun: false,
             must_flush: true,
             failed: None,
