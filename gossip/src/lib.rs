@@ -49,7 +49,7 @@ pub mod view;
 pub mod wire;
 pub mod worker;
 
-pub use agent::{Ack, Agent, ExtraPlane, PeerLink, WorkerReport};
+pub use agent::{Ack, Agent, Declared, ExtraPlane, PeerLink, WorkerReport};
 pub use driver::Hosted;
 pub use error::StartError;
 pub use identity::{Identity, IdentityError};

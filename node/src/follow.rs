@@ -42,6 +42,9 @@ pub struct Follower {
     pub kv_events: Option<KvFollower>,
     /// Compares what replicas say.
     pub views: Views,
+    /// Whether the registry has the labels of configured workers, or does not take them. A request that is divided
+    /// before would be divided in a way that the engines may refuse.
+    pub is_labelled: watch::Receiver<bool>,
     /// Whether the view may be used.
     pub caught_up: Arc<AtomicBool>,
     /// Where this replica is between start and end.
@@ -59,7 +62,8 @@ impl Follower {
         let mut rests_until = Instant::now();
         loop {
             // Asked before the view is taken: a view that is complete later may not be followed yet.
-            let holds_view = *ready.borrow_and_update();
+            let is_labelled = *self.is_labelled.borrow_and_update();
+            let holds_view = *ready.borrow_and_update() && is_labelled;
             let began = Instant::now();
             let waits = views.is_behind() && began < rests_until;
             if !waits && let Some((old, view)) = views.take() {
@@ -76,6 +80,7 @@ impl Follower {
                 () = self.phase.closed() => return,
                 is_over = views.changed() => if is_over { return },
                 changed = ready.changed() => if changed.is_err() { return },
+                changed = self.is_labelled.changed(), if !is_labelled => if changed.is_err() { return },
                 () = sleep_until(rests_until), if waits => {}
                 _ = tick.tick() => self.cluster.tick(),
                 _ = heard.recv_many(&mut batch, HEARD_AT_ONCE), if !waits && !heard.is_closed() => {

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use grapevine_discovery::label::to_write;
-use grapevine_gossip::Agent;
 use grapevine_gossip::worker::{Labels, Source, WorkerId, WorkerSpec};
+use grapevine_gossip::{Agent, ChangeError};
 use serde::Serialize;
 use tokio::signal::unix::Signal;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -44,6 +44,8 @@ pub struct Reload {
     pub metrics: OperatorMetrics,
     /// What is said of workers that are not in the cluster.
     pub left_out: LeftOut,
+    /// Is told once the labels that the configuration declares are in the registry, or were refused.
+    pub labelled: watch::Sender<bool>,
 }
 
 /// What a reading of the configuration did.
@@ -120,6 +122,7 @@ impl Reload {
             };
             let Woken::Reload(wish) = woken else {
                 self.label_missing().await;
+                self.labelled.send_replace(true);
                 continue;
             };
             let reloaded = self
@@ -199,9 +202,7 @@ impl Reload {
         if labels.is_empty() {
             return;
         }
-        for (worker, error) in self.agent.label_workers(labels).await {
-            tracing::warn!(%worker, %error, "labels of a worker of the configuration were not taken over");
-        }
+        unlabelled(self.agent.label_workers(labels).await);
     }
 
     fn counter(&self, result: &'static str) -> Counter {
@@ -216,11 +217,14 @@ impl Reload {
         labels: Vec<(WorkerId, Labels)>,
         gone: Vec<WorkerId>,
     ) -> anyhow::Result<()> {
-        if !put.is_empty() {
-            let put = self.agent.put_workers(Source::Config, put).await;
-            put.context("nothing of the file was taken over")?;
+        if !put.is_empty() || !labels.is_empty() {
+            let declared = self.agent.declare(Source::Config, put, labels).await;
+            unlabelled(
+                declared
+                    .context("nothing of the file was taken over")?
+                    .unlabelled,
+            );
         }
-        self.label(labels).await;
         if !gone.is_empty() {
             self.agent.remove_workers(gone, Source::Config).await?;
         }
@@ -283,6 +287,12 @@ impl Reload {
             needs_restart: waiting,
             differs,
         })
+    }
+}
+
+fn unlabelled(refused: Vec<(WorkerId, ChangeError)>) {
+    for (worker, error) in refused {
+        tracing::warn!(%worker, %error, "labels of a worker of the configuration were not taken over");
     }
 }
 

@@ -6,11 +6,13 @@
 //! - `start.rs`: how its parts are put together.
 //! - `bootstrap.rs`: what a starting replica takes from its peers.
 //! - `pushes.rs`: own changes of the registry, pushed together where they come together.
+//! - `declare.rs`: what sources declare of workers.
 //! - `links.rs`: what there is with each other replica, for people.
 
 #[cfg(test)]
 mod ask_tests;
 mod bootstrap;
+mod declare;
 mod links;
 mod pushes;
 mod start;
@@ -49,6 +51,7 @@ use crate::view::View;
 use crate::wire::{Extra, Message};
 use crate::worker::{Labels, Source, WorkerId, WorkerSpec};
 
+pub use declare::Declared;
 pub use links::PeerLink;
 use pushes::Pushes;
 pub use start::ExtraPlane;
@@ -204,56 +207,6 @@ impl Agent {
     ) -> Result<(), ChangeError> {
         let configured = self.with(&self.0.registry, |plane, cx| plane.configure(workers, cx));
         Ok(configured?)
-    }
-
-    /// Adds or changes a worker in the name of `source`.
-    ///
-    /// In state `Warming` this replica is the one that warms it: until [`Agent::finish_warming`], or
-    /// the given time ([`Agent::hybrid_ms`] plus at most 10 minutes) at which every replica takes it
-    /// for active by itself. An epoch that is known stays if the given one is lower.
-    ///
-    /// Waits for the first exchange with a peer (at most until 3 s after the start), then for the
-    /// first peer's confirmation (at most 1 s).
-    ///
-    /// # Errors
-    /// [`ChangeError`] if the registry is full.
-    pub async fn put_worker(
-        &self,
-        id: WorkerId,
-        source: Source,
-        spec: WorkerSpec,
-    ) -> Result<Ack, ChangeError> {
-        self.put_workers(source, vec![(id, spec)]).await
-    }
-
-    /// [`Agent::put_worker`] of many, as one change: all or none, confirmed together.
-    ///
-    /// # Errors
-    /// [`ChangeError`] if the registry has no room for all of them.
-    pub async fn put_workers(
-        &self,
-        source: Source,
-        workers: Vec<(WorkerId, WorkerSpec)>,
-    ) -> Result<Ack, ChangeError> {
-        self.change(|registry, now| registry.put_all(&source, workers, now))
-            .await
-    }
-
-    /// [`Agent::put_worker`] of one that this replica answers for from now on: it becomes the writer of the entry, also
-    /// where another replica wrote the same.
-    ///
-    /// # Errors
-    /// [`ChangeError`] if the registry is full.
-    pub async fn hold_worker(
-        &self,
-        id: WorkerId,
-        source: Source,
-        spec: WorkerSpec,
-    ) -> Result<Ack, ChangeError> {
-        let write = |registry: &mut Registry, now| {
-            Ok(registry.hold(id, source, spec, now)?.into_iter().collect())
-        };
-        self.change(write).await
     }
 
     /// What `source` declares of each worker, by id, removed ones included. Costs one pass over the registry.

@@ -119,6 +119,43 @@ async fn a_generation_seen_by_others_is_exceeded_unless_it_is_absurd() {
     agent.shutdown().await;
 }
 
+/// Who divides a request reads a worker's role together with its labels.
+#[tokio::test(start_paused = true)]
+async fn no_view_has_a_declared_worker_without_its_labels() {
+    let agent = Agent::solo("demo", "a", &Facts::default(), Metrics::default()).expect("valid");
+    let labels = |value: &str| Labels::new([("kv.connector", value)]).expect("valid");
+    let see = async |port: u16, value: &str| {
+        let id = spec(port).default_id();
+        let mut views = agent.watch();
+        let seen = views.wait_for(|view| view.worker(&id).is_some()).await;
+        let seen = seen.expect("views go on").worker(&id).cloned();
+        assert_eq!(*seen.expect("there").labels, labels(value));
+    };
+    let put = agent.declare(
+        Source::Admin,
+        vec![(spec(8000).default_id(), spec(8000))],
+        vec![(spec(8000).default_id(), labels("a"))],
+    );
+    let (declared, ()) = tokio::join!(put, see(8000, "a"));
+    assert_eq!(declared.expect("room").unlabelled.len(), 0);
+    let lease = Source::provider("lease").expect("valid");
+    let id = spec(8001).default_id();
+    let held = agent.hold_worker(id, lease, spec(8001), Some(labels("b")));
+    let (held, ()) = tokio::join!(held, see(8001, "b"));
+    assert_eq!(held.expect("room").unlabelled.len(), 0);
+    // Labels of nobody are refused, and take nothing with them.
+    let nobody = spec(8003).default_id();
+    let put = agent.declare(
+        Source::Admin,
+        vec![(spec(8002).default_id(), spec(8002))],
+        vec![(nobody.clone(), labels("c"))],
+    );
+    let refused = put.await.expect("room").unlabelled;
+    assert_eq!(refused.len(), 1);
+    assert_eq!(refused[0].0, nobody);
+    assert!(agent.view().worker(&spec(8002).default_id()).is_some());
+}
+
 /// No replica writes anything, and no network is there: the view changes when the warm-up ends.
 #[tokio::test(start_paused = true)]
 async fn a_view_changes_by_itself_when_a_warm_up_ends() {

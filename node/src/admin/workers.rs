@@ -224,9 +224,7 @@ impl Admin {
             .map(|(id, spec)| (id.clone(), spec.state()))
             .collect();
         let before = self.agent.view();
-        let put = self.agent.put_workers(Source::Admin, workers).await;
-        let ack = put.map_err(|error| wrong_change(&error))?;
-        self.label(labelled).await?;
+        let ack = self.declare(workers, labelled).await?;
         self.catches_up().await;
         let added = written.into_iter().map(|(id, state)| AddedWorker {
             changes: self.changes_since(&before, &id),
@@ -267,11 +265,10 @@ impl Admin {
         self.may_have(&id, &labels)?;
         let state = spec.state();
         let before = self.agent.view();
-        let put = self.agent.put_worker(id.clone(), Source::Admin, spec).await;
-        let ack = put.map_err(|error| wrong_change(&error))?;
-        if !labels.is_empty() {
-            self.label(vec![(id.clone(), labels)]).await?;
-        }
+        let labels = Some((id.clone(), labels)).filter(|(_, labels)| !labels.is_empty());
+        let ack = self
+            .declare(vec![(id.clone(), spec)], labels.into_iter().collect())
+            .await?;
         self.catches_up().await;
         let changes = self.changes_since(&before, &id);
         if self.is_otherwise(&before, &id) {
@@ -311,13 +308,15 @@ impl Admin {
         fit.map(drop).map_err(|error| wrong_worker(&error))
     }
 
-    async fn label(&self, labels: Vec<(WorkerId, Labels)>) -> Result<(), ApiError> {
-        if labels.is_empty() {
-            return Ok(());
-        }
-        let refused = self.agent.label_workers(labels).await;
-        match refused.first() {
-            None => Ok(()),
+    async fn declare(
+        &self,
+        workers: Vec<(WorkerId, WorkerSpec)>,
+        labels: Vec<(WorkerId, Labels)>,
+    ) -> Result<Ack, ApiError> {
+        let declared = self.agent.declare(Source::Admin, workers, labels).await;
+        let declared = declared.map_err(|error| wrong_change(&error))?;
+        match declared.unlabelled.first() {
+            None => Ok(declared.ack),
             Some((_, error)) => Err(wrong_change(error)),
         }
     }

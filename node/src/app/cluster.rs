@@ -40,6 +40,14 @@ pub(super) struct Followed {
     pub(super) warm_ups: Arc<WarmUps>,
 }
 
+/// What the tasks hear of.
+pub(super) struct Heard {
+    /// What peers send of caches.
+    pub(super) evidence: mpsc::Receiver<EvidenceEvent>,
+    /// Whether the registry has the labels of configured workers, or does not take them.
+    pub(super) is_labelled: watch::Receiver<bool>,
+}
+
 /// Builds the cluster, and the tasks that keep it up to date.
 ///
 /// # Errors
@@ -47,7 +55,7 @@ pub(super) struct Followed {
 pub(super) fn start_cluster(
     base: Base<'_>,
     connector: &Arc<Connector>,
-    heard: mpsc::Receiver<EvidenceEvent>,
+    heard: Heard,
     caches: Arc<Caches>,
 ) -> anyhow::Result<Followed> {
     let cluster = cluster(base, connector, &caches);
@@ -71,10 +79,11 @@ pub(super) fn start_cluster(
             fingerprint,
             base.metrics.cluster.clone(),
         ),
+        is_labelled: heard.is_labelled,
         caught_up: base.shutdown.caught_up(),
         phase: base.phase(),
     };
-    base.tasks().spawn(follower.run(heard));
+    base.tasks().spawn(follower.run(heard.evidence));
     let learner = Learner::new(Arc::clone(base.agent), Arc::clone(&cluster));
     base.tasks().spawn(learner.run(to_learn, base.phase()));
 

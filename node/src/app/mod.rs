@@ -23,12 +23,13 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use self::base::Base;
 pub(crate) use self::certificates::reach_parts;
 use self::certificates::start_certificates;
 use self::changes::Changes;
-use self::cluster::start_cluster;
+use self::cluster::{Heard, start_cluster};
 use self::collectors::Collectors;
 use self::discovery::start_discovery;
 use self::front::{ForClients, start_front};
@@ -75,7 +76,12 @@ pub async fn run(
     };
 
     let ways = start_certificates(base, gossip.identity)?;
-    let followed = start_cluster(base, &ways.connector, gossip.heard, gossip.caches)?;
+    let (labelled, is_labelled) = watch::channel(false);
+    let heard = Heard {
+        evidence: gossip.heard,
+        is_labelled,
+    };
+    let followed = start_cluster(base, &ways.connector, heard, gossip.caches)?;
     let (reload, wished) = wishes();
     let announcement = announcement(&replica, &listeners, gossip.agent.local_addr())?;
     let discovered = start_discovery(base, &followed, &ways.connector, listeners.pings);
@@ -115,6 +121,7 @@ pub async fn run(
         apply: changes.take(),
         hangups,
         wished,
+        labelled,
     };
     start_tasks(base, reloading);
     print(&announcement);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use grapevine_gossip::Agent;
 use tokio::net::TcpListener;
 use tokio::signal::unix::Signal;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::base::Base;
 use super::cluster::Followed;
@@ -45,6 +45,8 @@ pub(super) struct ReloadParts {
     pub(super) hangups: Signal,
     /// Wishes of operators.
     pub(super) wished: mpsc::Receiver<Wish>,
+    /// Is told when the labels of configured workers were written.
+    pub(super) labelled: watch::Sender<bool>,
 }
 
 /// Reads the configuration again at each hang-up and when operators wish it, and notifies the other replicas when this one leaves.
@@ -58,6 +60,7 @@ pub(super) fn start_tasks(base: Base<'_>, parts: ReloadParts) {
         apply: parts.apply,
         metrics: base.metrics.operators.clone(),
         left_out: LeftOut::default(),
+        labelled: parts.labelled,
     };
     tasks.spawn(reload.run(parts.hangups, parts.wished, phase.clone()));
     tasks.spawn(announce_leaving(Arc::clone(agent), phase.clone()));

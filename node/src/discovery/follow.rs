@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use grapevine_discovery::{Entries, Picture, Rule, Settings, Step, Watcher, WorkerSet};
-use grapevine_gossip::Agent;
 use grapevine_gossip::view::View;
 use grapevine_gossip::worker::{Labels, Source, State, WorkerId, WorkerSpec};
+use grapevine_gossip::{Agent, ChangeError};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::board::Board;
@@ -160,23 +160,13 @@ impl Follow {
         let mut failure = None;
         let view = self.parts.agent.view();
         // What is new may find no room, which must not keep those that are known from being drained.
-        let (known, new): (Vec<_>, Vec<_>) = self
-            .joining(step.put)
-            .into_iter()
-            .partition(|(id, _)| view.worker(id).is_some());
-        for workers in [known, new] {
-            let count = workers.len();
-            if count == 0 {
-                continue;
+        let is_known = |id: &WorkerId| view.worker(id).is_some();
+        let (known, new) = partition(self.joining(step.put), is_known);
+        let (of_known, of_new) = partition(step.label, is_known);
+        for (workers, labels) in [(known, of_known), (new, of_new)] {
+            if let Err(error) = self.declare(workers, labels).await {
+                failure = Some(error);
             }
-            let source = self.source.clone();
-            match self.parts.agent.put_workers(source, workers).await {
-                Ok(_) => self.count("put", count),
-                Err(error) => failure = Some(error),
-            }
-        }
-        if !step.label.is_empty() {
-            self.label(step.label).await;
         }
         if removed > 0 {
             let source = self.source.clone();
@@ -202,14 +192,24 @@ impl Follow {
     }
 
     /// What could not be written now is still missing at the next look.
-    async fn label(&self, labels: Vec<(WorkerId, Labels)>) {
-        let count = labels.len();
-        let refused = self.parts.agent.label_workers(labels).await;
-        self.count("labelled", count - refused.len());
-        for (id, error) in refused {
+    async fn declare(
+        &self,
+        workers: Vec<(WorkerId, WorkerSpec)>,
+        labels: Vec<(WorkerId, Labels)>,
+    ) -> Result<(), ChangeError> {
+        let (put, labelled) = (workers.len(), labels.len());
+        if put + labelled == 0 {
+            return Ok(());
+        }
+        let source = self.source.clone();
+        let declared = self.parts.agent.declare(source, workers, labels).await?;
+        self.count("put", put);
+        self.count("labelled", labelled - declared.unlabelled.len());
+        for (id, error) in declared.unlabelled {
             let source = self.watcher.name();
             tracing::debug!(worker = %id, source, %error, "labels of a discovered worker were not taken over");
         }
+        Ok(())
     }
 
     /// The same, where a new worker is warmed if there are few of them.
@@ -253,6 +253,14 @@ impl Follow {
             self.refused.len(),
         );
     }
+}
+
+/// Those of known workers, and those of others.
+fn partition<T>(
+    all: Vec<(WorkerId, T)>,
+    is_known: impl Fn(&WorkerId) -> bool,
+) -> (Vec<(WorkerId, T)>, Vec<(WorkerId, T)>) {
+    all.into_iter().partition(|(id, _)| is_known(id))
 }
 
 /// The registry beside one source.

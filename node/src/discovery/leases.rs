@@ -125,10 +125,12 @@ impl Leases {
         by: Option<Renewer<'_>>,
     ) -> Result<(), LeaseError> {
         let is_elsewhere = self.is_elsewhere(id);
-        let result = match self.try_renew(id, spec).await {
-            Ok(()) => self.label(id, labels).await,
-            failed => failed,
-        };
+        let is_news = self.heard().declares(id, &labels);
+        let result = self.try_renew(id, spec, labels, is_news).await;
+        if result.is_err() {
+            // It is still to be written.
+            self.heard().declared.remove(id);
+        }
         let label = if result.is_ok() { "renewed" } else { "failed" };
         self.count(label);
         if result.is_ok()
@@ -171,14 +173,24 @@ impl Leases {
         }
     }
 
-    async fn try_renew(&self, id: &WorkerId, spec: WorkerSpec) -> Result<(), LeaseError> {
+    async fn try_renew(
+        &self,
+        id: &WorkerId,
+        spec: WorkerSpec,
+        labels: Labels,
+        is_news: bool,
+    ) -> Result<(), LeaseError> {
         self.heard().renewal(id, self.ttl(), Instant::now());
         let entry = self.parts.agent.entry_of(id, &self.source);
         let known = entry.as_ref().and_then(|entry| entry.spec.as_deref());
         let is_mine = entry
             .as_ref()
             .is_some_and(|entry| entry.writer.as_ref() == Some(self.parts.agent.replica()));
+        let labels = self.to_write(id, labels, is_news);
         if is_mine && known.is_some_and(|known| known.is_as_wanted(&spec)) {
+            if let Some(labels) = labels {
+                self.parts.agent.label_worker(id, labels).await?;
+            }
             return Ok(());
         }
         let mut raw = spec.to_raw();
@@ -189,28 +201,24 @@ impl Leases {
         };
         let spec = WorkerSpec::new(raw).unwrap_or(spec);
         let source = self.source.clone();
-        self.parts
+        let held = self
+            .parts
             .agent
-            .hold_worker(id.clone(), source, spec)
-            .await?;
+            .hold_worker(id.clone(), source, spec, labels);
+        let mut held = held.await?;
         if known.is_none() {
             tracing::info!(worker = %id, "a worker registered itself");
         }
-        Ok(())
+        let refused = held.unlabelled.pop();
+        refused.map_or(Ok(()), |(_, error)| Err(error.into()))
     }
 
-    async fn label(&self, id: &WorkerId, labels: Labels) -> Result<(), LeaseError> {
-        let is_news = self.heard().declares(id, &labels);
-        let view = self.parts.agent.view();
-        let Some(worker) = view.worker(id) else {
-            return Ok(());
-        };
-        let Some(labels) = to_write(&worker.labels, &labels, is_news) else {
-            return Ok(());
-        };
-        let labels = vec![(id.clone(), labels)];
-        let refused = self.parts.agent.label_workers(labels).await.pop();
-        refused.map_or(Ok(()), |(_, error)| Err(error.into()))
+    /// What of its labels a worker that renews is to get now.
+    fn to_write(&self, id: &WorkerId, labels: Labels, is_news: bool) -> Option<Labels> {
+        match self.parts.agent.view().worker(id) {
+            Some(worker) => to_write(&worker.labels, &labels, is_news),
+            None => Some(labels).filter(|labels| !labels.is_empty()),
+        }
     }
 
     /// Ends a lease: the worker is removed at once.
@@ -301,12 +309,13 @@ impl Leases {
                 };
                 tracing::warn!(worker = %id, "the lease of a worker expired: it gets no new prompts until it renews it");
                 self.count("expired");
-                self.parts.agent.hold_worker(id, source, stopped).await
+                let held = self.parts.agent.hold_worker(id, source, stopped, None);
+                held.await.map(drop)
             }
             (Due::Remove, _) => {
                 tracing::warn!(worker = %id, "a worker is removed whose lease expired and was not renewed since");
                 self.count("removed");
-                self.parts.agent.remove_worker(&id, source).await
+                self.parts.agent.remove_worker(&id, source).await.map(drop)
             }
             (Due::Nothing | Due::StopUse, _) => return,
         };

@@ -192,14 +192,11 @@ impl Rule {
             match verdict {
                 Verdict::Nothing => {}
                 Verdict::Put(spec) => {
-                    let labels = picture.get(id).map(Found::labels);
-                    let labels = labels.filter(|labels| !labels.is_empty());
-                    // What is known of them already writes nothing.
-                    step.label.extend(
-                        labels
-                            .filter(|_| entry.is_none_or(Option::is_none))
-                            .map(|labels| (id.clone(), labels.clone())),
-                    );
+                    let is_registered = entry.is_some_and(Option::is_some);
+                    let labels = picture
+                        .get(id)
+                        .and_then(|found| self.labels_with(&scene, id, found, is_registered));
+                    step.label.extend(labels.map(|labels| (id.clone(), labels)));
                     step.put.push((id.clone(), spec));
                 }
                 Verdict::Label(labels) => step.label.push((id.clone(), labels)),
@@ -296,16 +293,27 @@ impl Rule {
         (what, verdict)
     }
 
+    /// The labels that go with a description: its reader understands the one by the other.
+    fn labels_with(
+        &self,
+        scene: &Scene<'_>,
+        id: &WorkerId,
+        found: &Found,
+        is_registered: bool,
+    ) -> Option<Labels> {
+        let wanted = Some(found.labels()).filter(|labels| !labels.is_empty())?;
+        if !is_registered {
+            // What is known of them already writes nothing.
+            return Some(wanted.clone());
+        }
+        let known = scene.set.labels(id)?;
+        to_write(&known, wanted, self.memory.has_new_labels(id))
+    }
+
     /// A worker that is registered as this replica sees it, perhaps without all of its labels. What differs in labels
     /// alone is no objection: others may know better.
     fn label(&mut self, scene: &Scene<'_>, id: &WorkerId, found: &Found) -> Verdict {
-        let is_news = self.memory.has_new_labels(id);
-        let wanted = Some(found.labels()).filter(|labels| !labels.is_empty());
-        let known = wanted.and_then(|_| scene.set.labels(id));
-        let written = wanted
-            .zip(known)
-            .and_then(|(wanted, known)| to_write(&known, wanted, is_news));
-        let Some(labels) = written else {
+        let Some(labels) = self.labels_with(scene, id, found, true) else {
             self.memory.settle(id);
             self.memory.settle_labels(id);
             return Verdict::Nothing;

@@ -206,6 +206,24 @@ fn what_was_learned_and_what_is_declared_do_not_replace_each_other() {
     assert_eq!((replicas.label_writes, replicas.puts), (3, 1));
 }
 
+/// Whoever reads a role by its labels never sees the one without the other.
+#[test]
+fn a_description_and_the_labels_beside_it_change_in_one_step() {
+    let mut replicas = Replicas::that_see(1, &[1]);
+    replicas.all_see(&with_labels([("kv.connector", "nixl")]));
+    replicas.run(Duration::from_secs(5));
+    let newer = Labels::new([("kv.connector", "mooncake"), ("kv.port", "1")]).expect("valid");
+    let worker = found(1, 2000, true).labelled(newer.clone());
+    replicas.all_see(&Picture::new([(id(1), worker)]).ok());
+    for _ in 0..20 {
+        replicas.step(0);
+        let is_described = replicas.weight(1) == 2000;
+        assert_eq!(is_described, replicas.labels[&id(1)] == newer);
+        replicas.now += LOOK;
+    }
+    assert_eq!((replicas.weight(1), replicas.label_writes), (2000, 2));
+}
+
 /// What came of all workers being gone says nothing of those that are not back when others are.
 #[test]
 fn those_that_are_back_last_are_not_removed_at_once() {
