@@ -352,9 +352,12 @@ impl Admission {
         self.queue(key, ask, turn).await.map(Some)
     }
 
-    /// Makes the place of a request that was read one of its model, if that has one; else it gives its place back.
+    /// Makes the place of a request that was read one of its model, if that has one; else it gives its place back. One
+    /// that was let in beside the others takes none.
     pub fn enter_at_once(&self, permit: &mut Permit, model: &Arc<str>) {
-        self.permits.change(permit, model);
+        if !permit.is_beside() {
+            self.permits.change(permit, model);
+        }
     }
 
     /// Requests wait to be read.
@@ -429,7 +432,17 @@ impl Admission {
         beside: bool,
     ) -> Result<(Option<Seat>, Option<Quota>), Limited> {
         let others = &*self.parts.others;
-        let (seat, here) = key.tenant().enter();
+        let (seat, here) = match beside {
+            // It is no request of `max_requests`, here or by what other replicas are told.
+            true => {
+                key.tenant().reads();
+                (None, 0)
+            }
+            false => {
+                let (seat, here) = key.tenant().enter();
+                (Some(seat), here)
+            }
+        };
         if let Some(most) = key.requests_max().filter(|_| !beside) {
             let elsewhere = match key.is_cluster_wide() {
                 true => others.requests(key.tenant().number()),
@@ -451,7 +464,7 @@ impl Admission {
                 );
                 Err(self.limited(key, ask, Verdict::RequestRate, what, Some(quota)))
             }
-            _ => Ok((Some(seat), quota)),
+            _ => Ok((seat, quota)),
         }
     }
 

@@ -42,7 +42,7 @@ pub struct Permit {
     /// None while it waits for a place of its model, and for a request that goes on without one.
     holder: Option<Holder>,
     /// What bounds those that never waited for a place.
-    _beside: Option<OwnedSemaphorePermit>,
+    beside: Option<OwnedSemaphorePermit>,
     /// The request's place among those of its tenant.
     _seat: Option<Seat>,
 }
@@ -131,7 +131,7 @@ impl Permits {
         Permit {
             permits: Arc::clone(self),
             holder: beside.is_none().then_some(Holder::Reading),
-            _beside: beside,
+            beside,
             _seat: seat,
         }
     }
@@ -217,6 +217,13 @@ impl Permits {
 
     fn places(&self) -> MutexGuard<'_, Places> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Permit {
+    /// It was let in beside those that wait for places.
+    pub(super) fn is_beside(&self) -> bool {
+        self.beside.is_some()
     }
 }
 

@@ -242,6 +242,32 @@ async fn what_has_nothing_computed_waits_for_no_place_up_to_a_bound() {
     assert!(door.admission.admit(None, &reads, 1).await.is_ok());
 }
 
+/// What only reads is neither one of its tenant's requests for those that compute, nor does it keep a place from them.
+#[tokio::test(start_paused = true)]
+async fn what_has_nothing_computed_keeps_nobody_out() {
+    let door = door(1, 1);
+    let key = keys("max_requests = 1");
+    let model: Arc<str> = "m".into();
+    let reads = door.ask(Some(&key), None).that_only_reads();
+    let reader = door.admission.admit(Some(&key), &reads, 1).await;
+    let mut reader = reader.expect("room");
+    door.admission.enter_at_once(&mut reader.permit, &model);
+    assert_eq!(door.admission.in_progress(), 0);
+    assert_eq!(
+        key.tenant().in_use().in_flight,
+        0,
+        "by what others are told"
+    );
+    let mut admitted = door.admit(Some(&key)).await.expect("room for the one");
+    let ask = door.ask(Some(&key), None);
+    let entered = door
+        .admission
+        .enter(&mut admitted.permit, Some(&key), &model, &ask)
+        .await;
+    assert_eq!(entered.expect("at once"), None);
+    assert_eq!(door.admission.in_progress(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_rate_is_kept_and_told() {
     let door = door(10, 0);

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use grapevine_gossip::load::LoadCell;
-use grapevine_gossip::worker::Role;
+use grapevine_gossip::worker::{Role, WorkerId};
 use grapevine_placement::{Digest, PolicySettings, Ring, Slots};
 use grapevine_transfer::Half;
 
@@ -103,6 +103,27 @@ impl Pool {
             Some(others) if !self.has_usable() && others.has_usable() => Arc::clone(others),
             _ => self,
         }
+    }
+
+    /// The pool of the two that a request may find here that has this worker.
+    #[must_use]
+    pub fn holding(self: Arc<Self>, worker: &WorkerId) -> Arc<Self> {
+        let has = |pool: &Self| {
+            pool.members
+                .iter()
+                .any(|member| member.worker.id == *worker)
+        };
+        match &self.without_whole {
+            Some(others) if !has(&self) && has(others) => Arc::clone(others),
+            _ => self,
+        }
+    }
+
+    /// All workers that answer requests: those that take whole ones, and those that decode.
+    pub fn answering(&self) -> impl Iterator<Item = &Arc<Worker>> {
+        let others = self.without_whole.iter().flat_map(|pool| &pool.members);
+        let all = self.members.iter().chain(others);
+        all.map(|member| &member.worker)
     }
 
     /// Whether a worker may get requests, by this replica's opinion.

@@ -255,11 +255,11 @@ impl Follow {
     }
 }
 
+/// Something of each of some workers.
+type Of<T> = Vec<(WorkerId, T)>;
+
 /// Those of known workers, and those of others.
-fn partition<T>(
-    all: Vec<(WorkerId, T)>,
-    is_known: impl Fn(&WorkerId) -> bool,
-) -> (Vec<(WorkerId, T)>, Vec<(WorkerId, T)>) {
+fn partition<T>(all: Of<T>, is_known: impl Fn(&WorkerId) -> bool) -> (Of<T>, Of<T>) {
     all.into_iter().partition(|(id, _)| is_known(id))
 }
 

@@ -129,7 +129,9 @@ fn join_cookies(headers: &mut HeaderMap) {
 pub fn clean_response(headers: &mut HeaderMap) {
     remove_named_by_connection(headers, |_| true);
     remove_all(headers, |name| {
-        is_hop_by_hop(name) || name.as_str().starts_with(CORS_PREFIX)
+        let text = name.as_str();
+        // Those that start with ours speak of a choice of this replica; a worker may be a router, too.
+        is_hop_by_hop(name) || text.starts_with(CORS_PREFIX) || text.starts_with(INTERNAL_PREFIX)
     });
 }
 
@@ -371,6 +373,7 @@ mod tests {
             ("connection", "x-hop"),
             ("x-hop", "1"),
             ("transfer-encoding", "chunked"),
+            ("x-grapevine-cache", "hit"),
             ("content-type", "text/plain"),
         ]);
         clean_response(&mut headers);

@@ -3,7 +3,8 @@
 //! | nothing to show because | client gets |
 //! |---|---|
 //! | a worker's status or error event | the last worker's own status and body |
-//! | no worker may be asked, none could be reached, or no other took the request of a bad one | 503 `no_worker_available` |
+//! | no worker may be asked, none could be reached or took it, or no other took the request of a bad one | 503 `no_worker_available` |
+//! | this replica has no socket for a connection to a worker | 503 `overloaded` |
 //! | connections that ended, answers that are not HTTP | 502 `upstream_failed` |
 //! | no first token, or no sign of life, in time | 504 `upstream_timeout` |
 //! | the whole request's time is over | 504 `upstream_timeout` |
@@ -74,7 +75,9 @@ impl Refusal {
         let no_room = match &exhausted {
             Exhausted::Unplaced(nobody) => *nobody == NoWorker::Full,
             Exhausted::TurnedAway(error) => error.kind == ErrorKind::Overloaded,
-            Exhausted::Failed(failure) => failure.is_back_pressure(),
+            Exhausted::Failed(failure) => {
+                failure.is_back_pressure() || matches!(failure, Failure::NoSocket(_))
+            }
             Exhausted::Condemned => false,
         };
         let word = match exhausted {
@@ -141,6 +144,14 @@ fn word_of(failure: Failure) -> Word {
         Failure::Status(parts, bytes) => Word::Worker(parts, bytes),
         Failure::Refused(status, bytes) => Word::Worker(Box::new(head_of_refused(status)), bytes),
         Failure::Connect(_) => own(ErrorKind::NoWorker, "no worker could be reached; try again"),
+        Failure::Declined(_) => own(
+            ErrorKind::NoWorker,
+            "every worker that was tried declined the request; try again",
+        ),
+        Failure::NoSocket(_) => own(
+            ErrorKind::Overloaded,
+            "this replica has no room for another connection to a worker; try again",
+        ),
         Failure::Closed(_) => own(
             ErrorKind::UpstreamFailed,
             "every worker that was tried broke off before it answered",
@@ -218,9 +229,11 @@ mod tests {
     #[tokio::test]
     async fn every_failure_has_one_face() {
         let pool = pool(&["a", "b"]);
-        let expected: [(&str, u16, Option<&str>); 12] = [
+        let expected: [(&str, u16, Option<&str>); 14] = [
             ("connect", 503, Some("no_worker_available")),
             ("connect_timeout", 503, Some("no_worker_available")),
+            ("declined", 503, Some("no_worker_available")),
+            ("no_socket", 503, Some("overloaded")),
             ("closed", 502, Some("upstream_failed")),
             ("malformed", 502, Some("upstream_failed")),
             ("first_token_timeout", 504, Some("upstream_timeout")),

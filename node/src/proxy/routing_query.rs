@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use grapevine_gossip::worker::WorkerId;
 use grapevine_placement::{ClusterSettings, Key, KeyBuilder};
 use http::{HeaderMap, HeaderValue, header};
 
@@ -53,6 +54,8 @@ pub struct RoutingQuery {
     pub stream: bool,
     /// The response that it is about, which one worker holds.
     pub response: Option<String>,
+    /// The only worker that can answer: the one that holds the response.
+    pub holder: Option<WorkerId>,
     /// The model that the client names, where that is an alias.
     pub asked_model: Option<Box<str>>,
     /// Where the body names an alias in place of the pool's model.
@@ -110,8 +113,14 @@ impl RoutingQuery {
             form: endpoint.traits().form,
             caller,
         };
-        let pool = choice.pool(model, |name| key_of(name).home())?.in_use();
+        let pool = choice.pool(model, |name| key_of(name).home())?;
         view.check_messages()?;
+        let response = response_of(input, view)?;
+        // The worker that holds a response may be one that cannot be used just now.
+        let pool = match response {
+            Some(_) => pool,
+            None => pool.in_use(),
+        };
         // The pool of all workers has no model: its requests keep the name that they came with.
         let is_alias =
             |asked: &str| asked != pool.model() && settings.models.targets_of(asked).is_some();
@@ -119,7 +128,8 @@ impl RoutingQuery {
         Ok(Self {
             rank: rank::asked_for(headers, &pool)?,
             key: key_of(pool.model()),
-            response: response_of(input, view)?,
+            response,
+            holder: None,
             alias: asked_model.and(read.model_at),
             asked_model: asked_model.map(Box::from),
             stream: view.stream,
@@ -141,7 +151,17 @@ impl RoutingQuery {
             "" => Some(fleet.whole()),
             model => fleet.pool(model),
         };
-        now.map(Pool::in_use)
+        now.map(|pool| match &self.holder {
+            Some(holder) => pool.holding(holder),
+            None if self.response.is_some() => pool,
+            None => pool.in_use(),
+        })
+    }
+
+    /// This worker holds the response that it is about.
+    pub fn held_by(&mut self, holder: WorkerId) {
+        self.pool = Arc::clone(&self.pool).holding(&holder);
+        self.holder = Some(holder);
     }
 
     /// Workers of this pool, by index, that the client does not want.

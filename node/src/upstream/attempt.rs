@@ -284,7 +284,7 @@ async fn send(
     let mut fresh = opened.map_err(|error| match was_sent {
         // The process may have ended by what it got on the other connection.
         true => Failure::Closed(error.into()),
-        false => Failure::Connect(error),
+        false => Failure::of_connect(error),
     })?;
     let response = fresh.send(&request).await?;
     Ok((fresh, response))

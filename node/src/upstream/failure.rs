@@ -3,7 +3,9 @@
 //! | failure | counts against the worker | budget of a retry | label |
 //! |---|---|---|---|
 //! | [`Connect`](Failure::Connect) | yes, and nothing is sent there until a probe passes | none | `connect`, `connect_timeout` |
-//! | [`Closed`](Failure::Closed) | as above | none | `closed` |
+//! | [`Declined`](Failure::Declined) | no | none | `declined` |
+//! | [`NoSocket`](Failure::NoSocket) | no | never retried | `no_socket` |
+//! | [`Closed`](Failure::Closed) | as `Connect` | none | `closed` |
 //! | [`Malformed`](Failure::Malformed) | yes | a token | `malformed` |
 //! | [`Late`](Failure::Late) | yes | a token | `first_token_timeout` |
 //! | [`WorkerBad`](Failure::WorkerBad) | no, the verdict is there | none | `worker_bad` |
@@ -24,6 +26,7 @@ use bytes::Bytes;
 use grapevine_placement::AttemptOutcome;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use rustix::io::Errno;
 
 use super::connection::{Broken, SendError};
 
@@ -32,16 +35,18 @@ const LEAVING: &[u8] = b"cannot schedule new futures after shutdown";
 /// What vLLM answers, as a 500 or an error event, from its engine's end to its own, which takes it half a minute
 /// (measured).
 const ENGINE_DEAD: &[u8] = b"EngineCore encountered an issue";
-/// How long such a worker is left alone; it is asked again then, so that a mistake heals.
+/// How long such a worker is left alone, or one that declines requests; it is asked again then, so that a mistake heals.
 const LEAVING_PAUSE: Duration = Duration::from_secs(5);
 
 /// The result of an attempt that gave an answer, as a metric label.
 pub const ANSWERED: &str = "answered";
 /// All results of attempts, as metric labels.
-pub const ATTEMPT_RESULTS: [&str; 13] = [
+pub const ATTEMPT_RESULTS: [&str; 15] = [
     ANSWERED,
     "connect",
     "connect_timeout",
+    "declined",
+    "no_socket",
     "closed",
     "malformed",
     "first_token_timeout",
@@ -61,6 +66,10 @@ type Cause = Box<dyn Error + Send + Sync>;
 pub enum Failure {
     /// No connection, or one that ended before anything of the request was written.
     Connect(io::Error),
+    /// It had a connection, and the worker took nothing of it: it sheds load, or is about to end.
+    Declined(Cause),
+    /// This replica has no socket for it; its worker was not asked.
+    NoSocket(io::Error),
     /// The connection ended before there was anything to show.
     Closed(Cause),
     /// What came is not an HTTP response, or one that no client may be shown.
@@ -80,6 +89,7 @@ pub enum Failure {
 impl From<SendError> for Failure {
     fn from(error: SendError) -> Self {
         match error {
+            SendError::Unsent(error) if error.is_declined() => Self::Declined(error.into()),
             SendError::Unsent(error) => Self::Connect(io::Error::other(error)),
             SendError::Unanswered(error) => Self::Closed(error.into()),
             SendError::Malformed(error) => Self::of_broken(error),
@@ -91,6 +101,24 @@ impl From<SendError> for Failure {
 }
 
 impl Failure {
+    /// No connection came about: for want of something of this replica's own, or of the worker's.
+    pub fn of_connect(error: io::Error) -> Self {
+        let own = [
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::NOBUFS,
+            Errno::NOMEM,
+            Errno::ADDRNOTAVAIL,
+        ];
+        let is_own = error
+            .raw_os_error()
+            .is_some_and(|code| own.iter().any(|own| own.raw_os_error() == code));
+        match is_own {
+            true => Self::NoSocket(error),
+            false => Self::Connect(error),
+        }
+    }
+
     /// A response that began and went wrong: did its connection end, or is it none that HTTP knows?
     pub fn of_broken(broken: Broken) -> Self {
         if broken.is_cut() {
@@ -146,7 +174,10 @@ impl Failure {
 
     /// Nothing of the request reached the worker.
     pub fn is_unsent(&self) -> bool {
-        matches!(self, Self::Connect(_))
+        matches!(
+            self,
+            Self::Connect(_) | Self::Declined(_) | Self::NoSocket(_)
+        )
     }
 
     /// The connection was refused at once.
@@ -159,7 +190,7 @@ impl Failure {
         self.is_broken_connection()
             || self.is_leaving()
             || self.is_engine_dead()
-            || matches!(self, Self::WorkerBad)
+            || matches!(self, Self::WorkerBad | Self::Declined(_))
     }
 
     /// How long the worker asks to be left alone.
@@ -168,13 +199,19 @@ impl Failure {
             Self::Status(parts, _) if self.is_back_pressure() => {
                 retry_after(&parts.headers, SystemTime::now())
             }
+            Self::Declined(_) => Some(LEAVING_PAUSE),
             _ => (self.is_leaving() || self.is_engine_dead()).then_some(LEAVING_PAUSE),
         }
     }
 
     /// What the failure says about the worker.
     pub fn verdict(&self) -> AttemptOutcome {
-        if self.is_back_pressure() || matches!(self, Self::OutOfTime | Self::WorkerBad) {
+        if self.is_back_pressure()
+            || matches!(
+                self,
+                Self::OutOfTime | Self::WorkerBad | Self::Declined(_) | Self::NoSocket(_)
+            )
+        {
             AttemptOutcome::Neutral
         } else {
             AttemptOutcome::Failure
@@ -186,6 +223,8 @@ impl Failure {
         match self {
             Self::Connect(error) if error.kind() == io::ErrorKind::TimedOut => "connect_timeout",
             Self::Connect(_) => "connect",
+            Self::Declined(_) => "declined",
+            Self::NoSocket(_) => "no_socket",
             Self::Closed(_) => "closed",
             Self::Malformed(_) => "malformed",
             Self::Late => "first_token_timeout",
@@ -257,6 +296,8 @@ pub(crate) mod tests {
         vec![
             Failure::Connect(io::ErrorKind::ConnectionRefused.into()),
             Failure::Connect(io::ErrorKind::TimedOut.into()),
+            Failure::Declined("refused stream".into()),
+            Failure::NoSocket(io::ErrorKind::AddrNotAvailable.into()),
             Failure::Closed("reset".into()),
             Failure::Malformed("garbage".into()),
             Failure::Late,
@@ -300,6 +341,8 @@ pub(crate) mod tests {
         let expected = [
             ("connect", (true, true)),
             ("connect_timeout", (true, true)),
+            ("declined", (false, true)),
+            ("no_socket", (false, false)),
             ("closed", (true, true)),
             ("malformed", (true, false)),
             ("first_token_timeout", (true, false)),
@@ -315,6 +358,29 @@ pub(crate) mod tests {
             let label = failure.as_str();
             let row = expected.iter().find(|(name, _)| *name == label);
             assert_eq!(row.map(|(_, row)| *row), Some(of(&failure)), "{label}");
+        }
+    }
+
+    #[test]
+    fn what_this_replica_lacks_is_no_fault_of_a_worker() {
+        let of =
+            |code: Errno| Failure::of_connect(io::Error::from_raw_os_error(code.raw_os_error()));
+        for own in [
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::ADDRNOTAVAIL,
+            Errno::NOBUFS,
+            Errno::NOMEM,
+        ] {
+            let failure = of(own);
+            assert_eq!(failure.as_str(), "no_socket", "{own}");
+            assert!(
+                !failure.is_refused() && !failure.is_broken_connection(),
+                "{own}"
+            );
+        }
+        for of_worker in [Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::CONNRESET] {
+            assert_eq!(of(of_worker).as_str(), "connect", "{of_worker}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{
-    Connector, Drip, Entry, FakeWorker, Fault, HoldState, KvFault, Leg, Role,
+    Drip, Entry, FakeWorker, Fault, HoldState, KvFault, Leg, Role,
 };
 use grapevine_tests::chat::{Stream, distinct};
 use grapevine_tests::cluster::Plan;
@@ -176,12 +176,7 @@ async fn a_client_that_leaves_while_it_is_answered() {
 /// Where both legs begin together, the decode worker was told of the blocks all along.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_leaves_a_plain_answer_of_two_legs_at_once() {
-    let member = |role| {
-        let member = Member::new(role).connector(Connector::Sglang);
-        let member = member.line("kv_connector = \"sglang\"");
-        let member = member.line("bootstrap_port = {side}");
-        member.step(Duration::from_millis(20))
-    };
+    let member = |role| Member::at_once(role).step(Duration::from_millis(20));
     let members = [Role::Prefill, Role::Decode].map(member);
     let scene = scene(Plan::default(), 1, &members).await;
     scene.talks().await;

@@ -194,3 +194,39 @@ async fn workers_of_both_roles_die_under_load_and_only_streams_that_had_begun_th
         scene.ask(&chat).await.good();
     }
 }
+
+/// While no worker of whole requests can be used, requests go to those that decode; what either holds is found all along.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_is_found_at_its_worker_whichever_workers_are_in_use() {
+    const PATH: &str = "/v1/responses";
+    let roles = [Role::Both, Role::Decode, Role::Decode];
+    let plan = Plan::default().set("transfer.decode_alone", "\"always\"");
+    let scene = scene(plan, 1, &roles.map(Member::new)).await;
+    let whole = scene.of(Role::Both)[0].url();
+    let ask = async |previous: Option<&Value>| {
+        let mut body = json!({ "model": MODEL, "input": "one", "max_output_tokens": 4 });
+        if let Some(previous) = previous {
+            body["previous_response_id"] = previous["id"].clone();
+        }
+        scene.ask_at(0, PATH, &body).await
+    };
+    let is_in = async |state: &str| {
+        let admin = scene.cluster.replicas[0].admin();
+        admin.change(&whole, &json!({ "state": state })).await;
+    };
+    let at_whole = ask(None).await.good();
+    assert_eq!(at_whole.pair().1, Some(&*whole));
+    is_in("draining").await;
+    let at_decode = ask(None).await.good();
+    assert_ne!(at_decode.pair().1, Some(&*whole));
+    let refused = ask(Some(&at_whole.body)).await;
+    assert_eq!(refused.status(), 503, "it is there: {refused:?}");
+    for state in ["draining", "active"] {
+        is_in(state).await;
+        let next = ask(Some(&at_decode.body)).await.good();
+        assert_eq!(next.pair().1, at_decode.pair().1, "{state}");
+    }
+    let next = ask(Some(&at_whole.body)).await.good();
+    assert_eq!(next.pair().1, Some(&*whole));
+    scene.ends().await;
+}

@@ -15,6 +15,7 @@ mod prefill_fails;
 mod quiet;
 mod scene;
 mod strangers;
+mod together;
 mod transfer_fails;
 mod waiting;
 mod zones;

@@ -44,6 +44,13 @@ impl Member {
         }
     }
 
+    /// One that is told of a prompt's other half all along: both legs begin at once.
+    pub(super) fn at_once(role: Role) -> Self {
+        let member = Self::new(role).connector(Connector::Sglang);
+        let member = member.line("kv_connector = \"sglang\"");
+        member.line("bootstrap_port = {side}")
+    }
+
     /// With this line in its section; `{side}` stands for the port of its side channel.
     pub(super) fn line(mut self, line: &str) -> Self {
         self.lines += line;

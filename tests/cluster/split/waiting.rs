@@ -1,11 +1,12 @@
 //! Requests that wait for a worker of one half.
 
-use grapevine_testbed::fake_worker::{Canned, Fault, Role};
+use grapevine_testbed::fake_worker::{Canned, Fault, Role, StopMode};
 use grapevine_tests::chat::{Stream, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::wait::{LIMIT, eventually};
+use tokio::net::TcpStream;
 
-use super::scene::{CHATS, Member, Scene, as_stream, halves, next, scene};
+use super::scene::{CHATS, Member, Scene, as_stream, halves, next, scene, seen, unchecked, until};
 
 const ONE: &str = "max_in_flight = 1";
 
@@ -117,5 +118,38 @@ async fn the_pause_of_prefill_workers_is_told() {
         assert!((250..=600).contains(&after), "{answer:?}");
     }
     assert_eq!(scene.prefill()[0].log().len(), 1, "it was left alone");
+    scene.ends().await;
+}
+
+/// What is computed waits for a decode worker that is full for a moment, and is not computed again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_computed_prompt_waits_for_a_decode_worker() {
+    let members = [
+        Member::new(Role::Prefill),
+        Member::new(Role::Decode).line(ONE),
+        Member::new(Role::Decode).line(ONE),
+    ];
+    let scene = scene(unchecked(), 1, &members).await;
+    scene.talks().await;
+    let [dead, full] = [0, 1].map(|at| scene.decode()[at]);
+    let chat = scene.answers_at(dead).await.swap_remove(0);
+    let long = scene.answers_at(full).await.swap_remove(0);
+    let mut holds = Stream::open(scene.data(0), &as_stream(&long, 100_000))
+        .await
+        .expect("answered");
+    holds.read_events(1).await.expect("it goes on");
+    dead.terminate(StopMode::Exit);
+    let refused = async || TcpStream::connect(dead.addr()).await.is_err();
+    until("its port is closed", refused).await;
+    let waits = async {
+        let answer = scene.ask(&chat).await.good();
+        assert_eq!(answer.pair().1, Some(&*full.url()), "{answer:?}");
+    };
+    let ends = async {
+        waiting(&scene, 1.0).await;
+        holds.leave(true);
+    };
+    tokio::join!(waits, ends);
+    assert_eq!(seen(&scene.prefill()), 2, "each prompt is computed once");
     scene.ends().await;
 }

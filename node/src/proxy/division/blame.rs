@@ -45,6 +45,8 @@ pub(in crate::proxy) fn may_be_transfer(failure: &Failure) -> bool {
                 && !failure.is_engine_dead()
         }
         Failure::Connect(_)
+        | Failure::Declined(_)
+        | Failure::NoSocket(_)
         | Failure::Closed(_)
         | Failure::Malformed(_)
         | Failure::WorkerBad

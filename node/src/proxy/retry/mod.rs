@@ -200,6 +200,9 @@ fn next(
     if matches!(failure, Failure::OutOfTime) {
         return Next::Stop("the request's time is over");
     }
+    if matches!(failure, Failure::NoSocket(_)) {
+        return Next::Stop("this replica has no socket for another worker either");
+    }
     if failure.is_unsent() || (failure.is_free() && policy.repeatable) {
         return Next::Retry {
             pause: Duration::ZERO,

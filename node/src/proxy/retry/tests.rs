@@ -28,6 +28,7 @@ enum Act {
     Full,
     Sick,
     OutOfTime,
+    NoSocket,
 }
 
 impl Act {
@@ -42,6 +43,7 @@ impl Act {
             Self::Full => status(503),
             Self::Sick => status(500),
             Self::OutOfTime => Failure::OutOfTime,
+            Self::NoSocket => Failure::NoSocket(std::io::ErrorKind::AddrNotAvailable.into()),
         })
     }
 
@@ -132,6 +134,7 @@ fn acts() -> impl Strategy<Value = Vec<(Act, Duration)>> {
         2 => Just(Act::Full),
         2 => Just(Act::Sick),
         1 => Just(Act::OutOfTime),
+        1 => Just(Act::NoSocket),
     ];
     let takes = (0_u64..3_000).prop_map(Duration::from_millis);
     prop::collection::vec((act, takes), 0..12)
@@ -209,7 +212,8 @@ proptest! {
         }
         let again = asked.len().saturating_sub(1);
         let failed = &asked[..again];
-        prop_assert!(failed.iter().all(|(_, act, _)| !matches!(act, Act::OutOfTime)));
+        let is_last = |act: &Act| matches!(act, Act::OutOfTime | Act::NoSocket);
+        prop_assert!(!failed.iter().any(|(_, act, _)| is_last(act)));
         // What may have been processed is repeated only when it may be, and inside the budget.
         let counted = failed.iter().filter(|(_, act, _)| !act.is_free()).count();
         let unsent = failed.iter().all(|(_, act, _)| matches!(act, Act::Refused));

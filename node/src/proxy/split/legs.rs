@@ -91,6 +91,7 @@ pub(super) async fn compute(
     );
     let failure = match rest.await {
         Ok(Ok((_, bytes))) => {
+            computed.worker().engine_dead_since.clear();
             computed.answer = bytes;
             computed.at = Instant::now();
             let took = begun.elapsed().as_secs_f64();

@@ -91,6 +91,9 @@ impl<'a> ToPair<'a> {
         let mut plan = self.asked.attempt_plan(self.dispatch, self.record);
         let placed = plan.place_in_pool(&mut tried)?;
         self.tried_alone.push(placed.index());
+        if let Some(computed) = self.computed.take() {
+            computed.leave();
+        }
         self.record.goes(way);
         Ok(Chosen::One(placed))
     }
@@ -207,6 +210,11 @@ impl<'a> ToPair<'a> {
                 Ok(decode) => {
                     let first = First::Computed(computed);
                     return Ok(Pair { first, decode });
+                }
+                // One that is full now may have room in a moment.
+                Err(NoWorker::Full) => {
+                    self.computed = Some(computed);
+                    return Err(NoWorker::Full);
                 }
                 Err(_) => computed.leave(),
             }

@@ -111,13 +111,15 @@ impl ToPair<'_> {
         let prefill_outgoing = self.begin_prefill(&mut first, &prefill_leg)?;
         let mut outgoing = self.decode_outgoing(&decode_leg)?;
         let pair = self.begin_decode(&mut decode, prefill, &mut outgoing);
+        let mut done = None;
         let computing = async {
             let computing = legs::compute(dispatch, first, &prefill_outgoing, terms, random);
             match computing.await {
                 Ok(Prefilled::Computed(mut computed)) => {
                     // Its decode worker has been told of it all along.
                     computed.offer();
-                    Ok(computed)
+                    done = Some(computed);
+                    Ok(())
                 }
                 Ok(Prefilled::Shown(sent)) => Err(End::Shown(sent)),
                 Err(failure) => Err(End::Prefill(failure)),
@@ -128,10 +130,15 @@ impl ToPair<'_> {
             let sent = decode.placed.send_on(dispatch, &outgoing, terms, verdict);
             sent.await.map_err(End::Decode)
         };
-        match tokio::try_join!(computing, answering) {
-            Ok((computed, sent)) => {
-                self.prefilled(&computed);
-                self.answered(computed, pair, &sent);
+        let ended = tokio::try_join!(computing, answering);
+        if let Some(computed) = &done {
+            self.prefilled(computed);
+        }
+        match ended {
+            Ok(((), sent)) => {
+                if let Some(computed) = done {
+                    self.answered(computed, pair, &sent);
+                }
                 Ok(sent)
             }
             Err(End::Shown(sent)) => {
@@ -139,12 +146,17 @@ impl ToPair<'_> {
                 Ok(self.shown(sent))
             }
             Err(End::Prefill(failure)) => {
+                let failure = self.prefill_failed(&pair.prefill.0, begun, failure);
                 self.record.decode_given_up();
                 forget(&mut self.tried.decode, pair.decode.1);
-                Err(self.prefill_failed(&pair.prefill.0, begun, failure))
+                Err(failure)
             }
             Err(End::Decode(failure)) => {
-                self.record.prefill_given_up();
+                match done {
+                    // Its engine keeps the blocks for nobody.
+                    Some(computed) => computed.leave(),
+                    None => self.record.prefill_given_up(),
+                }
                 Err(self.decode_failed(pair, None, failure))
             }
         }
@@ -188,7 +200,10 @@ impl ToPair<'_> {
         let body = self.body(|body, form| body::prefill(form, body, leg))?;
         let (reason, recorded) = (first.placed.reason(), first.recorded.take());
         self.record.prefill_placed(first.worker(), reason, recorded);
-        let mut outgoing = legs::outgoing(self.asked, body, leg, false);
+        // An engine that is sent what the client asks for answers as it would the client: the head of a stream says nothing
+        // yet of the prompt, its first event does.
+        let stream = !leg.one_token && self.asked.outgoing().stream;
+        let mut outgoing = legs::outgoing(self.asked, body, leg, stream);
         self.record.propagate_prefill(&mut outgoing.headers);
         Ok(outgoing)
     }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use grapevine_gossip::worker::WorkerId;
 use grapevine_placement::{Decision, Key, NoWorker};
 use tokio::time::Instant;
 
@@ -45,8 +44,6 @@ pub(in crate::proxy) struct Asked {
     pub(super) failover: bool,
     /// Whether it can be divided; none where the workers of its model take whole requests only.
     pub(super) division: Option<Division>,
-    /// The only worker that can answer.
-    pub(super) holder: Option<WorkerId>,
     /// The number of its key's tenant, where there are keys.
     pub(super) tenant: Option<u64>,
     /// It has looked for a worker before: the fleet may be another one since.
@@ -81,7 +78,7 @@ impl Asked {
     /// The workers that it may have, without those that it has tried.
     pub(in crate::proxy) fn reach(&self, tried: &[usize]) -> Reach {
         let pool = &self.query.pool;
-        let mut but = match &self.holder {
+        let mut but = match &self.query.holder {
             Some(holder) => {
                 let members = pool.members().iter().enumerate();
                 let others = members.filter(|(_, member)| member.worker.id != *holder);
@@ -300,7 +297,7 @@ impl Asked {
         let before = tried.len();
         loop {
             let key = &self.query.key;
-            let placed = if let Some(holder) = &self.holder {
+            let placed = if let Some(holder) = &self.query.holder {
                 cluster.place_at(pool, key, holder, tried, self.computes())
             } else if strangers.is_empty() {
                 cluster.place(pool, key, tried)
@@ -320,7 +317,7 @@ impl Asked {
                     in_flight,
                     decision,
                     pool: Arc::clone(pool),
-                    others: match self.holder {
+                    others: match self.query.holder {
                         Some(_) if self.computes() => Others::Nobody,
                         Some(_) => Others::NeedNot,
                         // Empty, and then not allocated, for almost every request.

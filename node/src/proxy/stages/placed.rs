@@ -136,13 +136,10 @@ impl Placed {
         let label = result.as_ref().map_or_else(Failure::as_str, |_| ANSWERED);
         dispatch.metrics.attempts.count(&worker, label);
         match result {
-            Ok(answer) => {
-                worker.engine_dead_since.clear();
-                Ok(Sent {
-                    answer,
-                    placed: self,
-                })
-            }
+            Ok(answer) => Ok(Sent {
+                answer,
+                placed: self,
+            }),
             Err(failure) => {
                 let since = Instant::now() - patience.silence;
                 self.in_flight.fail(&failure, verdict(&failure), since);

@@ -217,23 +217,20 @@ impl Read {
             stream: query.stream,
             ..outgoing(head, sent, record.request_id(), key.is_some())
         };
-        let holder = match &query.response {
-            None => None,
-            Some(id) => {
-                let wanted = Wanted {
-                    id,
-                    pool: &query.pool,
-                    caller: caller(key.as_ref()),
-                    headers: &outgoing.headers,
-                };
-                Some(entry.finder.holder_of(wanted).await?)
-            }
-        };
+        if let Some(id) = &query.response {
+            let wanted = Wanted {
+                id,
+                pool: &query.pool,
+                caller: caller(key.as_ref()),
+                headers: &outgoing.headers,
+            };
+            let holder = entry.finder.holder_of(wanted).await?;
+            query.held_by(holder);
+        }
         Ok(Box::new(Asked {
             explained,
             outgoing,
             division,
-            holder,
             tenant: key.as_ref().map(|key| key.tenant().number()),
             query,
             body,

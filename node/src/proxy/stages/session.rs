@@ -91,7 +91,6 @@ impl Admitted {
             thought,
             company: Company::default(),
             division: None,
-            holder: None,
             tenant: None,
             session: Some(Session {
                 place: opening.place,

@@ -52,6 +52,10 @@ impl Won {
         warm_ups: &WarmUps,
     ) -> Self {
         if sent.answer.status().is_success() {
+            if asked.endpoint.traits().computes {
+                // Its HTTP server alone would go on counting tokens and refusing what is wrong.
+                sent.placed.worker().engine_dead_since.clear();
+            }
             if asked.endpoint == Endpoint::Responses {
                 let worker = &sent.placed.worker().id;
                 let beginning = sent.answer.beginning();

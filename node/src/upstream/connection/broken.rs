@@ -48,6 +48,11 @@ pub enum SendError {
 }
 
 impl Broken {
+    /// The worker reset the stream, or announced that the connection ends.
+    pub fn is_declined(&self) -> bool {
+        matches!(self, Self::Http2(error) if error.is_reset() || error.is_go_away())
+    }
+
     /// The connection ended, or the worker gave the request up; else what came is nothing that HTTP knows.
     pub fn is_cut(&self) -> bool {
         match self {
