@@ -2,11 +2,14 @@
 
 use std::net::SocketAddr;
 
+use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Response};
 use grapevine_tests::process::{self, Process};
 use serde::Deserialize;
+use serde_json::json;
 
 use crate::errors::assert_refusal;
+use crate::house::{House, quick};
 
 const TOKEN: &str = "right-token-of-the-operator";
 
@@ -156,4 +159,29 @@ async fn without_a_token_the_admin_api_stays_on_loopback() {
     assert!(!done.text.contains("not printable"), "{}", done.text);
     let done = process::run(&["serve", "--print-config"]).await;
     assert!(done.text.contains("token") && !done.text.contains(TOKEN));
+}
+
+/// As its operator knows it, whatever it is called.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_is_found_by_its_address_where_no_other_has_it() {
+    let house = House::of(Plan::default(), vec![quick()]).await;
+    let admin = house.cluster.replicas[0].admin().0;
+    let add = async |id: &str| {
+        let body = json!({ "url": "http://127.0.0.1:9", "id": id }).to_string();
+        let added = http1::exchange(admin, "POST", "/workers", &[], body.as_bytes()).await;
+        assert_eq!(added.head.status, 201, "{}", added.text());
+    };
+    let remove = async |name: &str| {
+        let path = format!("/workers/{name}");
+        let removed = http1::exchange(admin, "DELETE", &path, &[], b"").await;
+        removed.head.status
+    };
+    let address = "http%3A%2F%2F127.0.0.1%3A9";
+    add("gpu-7").await;
+    add("gpu-8").await;
+    assert_eq!(remove(address).await, 404, "two have it");
+    assert_eq!(remove("gpu-8").await, 200);
+    assert_eq!(remove(address).await, 200);
+    assert_eq!(remove("gpu-7").await, 404, "it is gone");
+    house.close().await;
 }

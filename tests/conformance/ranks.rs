@@ -78,3 +78,21 @@ async fn a_worker_without_rank_chooses_among_its_engines_by_itself() {
     }
     house.close().await;
 }
+
+/// The header that an engine refuses then is the replica's own: its client does not get that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_the_engine_does_not_have_is_no_mistake_of_the_clients() {
+    let worker = chat::worker(engines(1)).await;
+    let plan = [0, 1].iter().fold(Plan::default(), |plan, rank| {
+        plan.worker(&format!("{}@{rank}", worker.url()), &[MODEL])
+    });
+    let plan = plan.set("retry.budget_floor", "100");
+    let house = House::with(plan, vec![worker]).await;
+    for number in 0..20 {
+        let answer = ask(&house, number, None).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
+    let admin = house.cluster.replicas[0].admin();
+    let wrong = admin.worker(&format!("{}@1", house.workers[0].url())).await;
+    assert_eq!(wrong.verdict, "ejected", "and its worker is shown");
+}

@@ -310,6 +310,13 @@ fn explain(error: &TlsError) -> String {
             )
         }
         TlsError::InvalidCertificate(CertificateError::Revoked) => "it was revoked".to_owned(),
+        TlsError::InvalidCertificate(CertificateError::NotValidForNameContext {
+            presented,
+            ..
+        }) => format!(
+            "it is for {}; either the replica's id and cluster.id have to be those",
+            presented.join(", ")
+        ),
         error => error.to_string(),
     }
 }

@@ -436,14 +436,22 @@ impl Admin {
         Ok(changed(StatusCode::OK, &id, &ack, state, changes))
     }
 
-    /// The id of the worker that a path names: by its id, or by its URL in any spelling where that is its id.
+    /// The id of the worker that a path names: by its id, or by its URL in any spelling where no other has it.
     pub(super) fn named(&self, text: &str) -> String {
         let view = self.agent.view();
         let is_known = |id: &WorkerId| view.worker(id).is_some();
         let given = text.parse().ok().filter(is_known);
         let spelled = || WorkerId::from_url(text).ok().filter(is_known);
+        let at_url = || {
+            let url = WorkerId::from_url(text).ok()?;
+            let all = view.workers().iter();
+            let mut there = all.filter(|worker| worker.spec.default_id() == url);
+            let only = there.next()?;
+            there.next().is_none().then(|| only.id.clone())
+        };
         given
             .or_else(spelled)
+            .or_else(at_url)
             .map_or_else(|| text.to_owned(), |id: WorkerId| id.to_string())
     }
 

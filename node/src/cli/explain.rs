@@ -29,7 +29,7 @@ pub struct ExplainArgs {
     #[arg(long)]
     prompt: Option<String>,
     /// Model of --prompt; needed when the cluster serves several.
-    #[arg(long, requires = "prompt")]
+    #[arg(long, requires = "prompt", conflicts_with = "file")]
     model: Option<String>,
     /// Path that the request would be sent to.
     #[arg(long, default_value = "/v1/chat/completions")]

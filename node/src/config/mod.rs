@@ -173,6 +173,10 @@ impl std::fmt::Debug for Layers {
     }
 }
 
+/// Why a file without anything in it is not taken over.
+const EMPTIED: &str = "it is empty, and was not before: many programs empty a file before they write it. A comment in it \
+                       means that it is to have no settings";
+
 impl Layers {
     /// Reads the file.
     ///
@@ -226,10 +230,17 @@ impl Layers {
     /// The configuration as it is now: the file is read anew, environment and flags are those of the start.
     ///
     /// # Errors
-    /// As [`Layers::read_file`] and [`Config::from_layers`].
+    /// As [`Layers::read_file`] and [`Config::from_layers`]; a file that has nothing in it any more is unreadable, since all
+    /// its workers would leave the cluster.
     pub fn again(mut self) -> Result<Config, ConfigError> {
-        if let Some((path, _)) = self.file.take() {
+        let is_blank = |text: &str| text.trim().is_empty();
+        if let Some((path, before)) = self.file.take() {
             self.read_file(&path)?;
+            let now = self.file.as_ref().map(|(_, text)| &**text);
+            if !is_blank(&before) && now.is_some_and(is_blank) {
+                let cause = std::io::Error::other(EMPTIED);
+                return Err(ConfigError::Unreadable { path, cause });
+            }
         }
         Config::from_layers(self)
     }

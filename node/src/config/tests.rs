@@ -28,6 +28,28 @@ pub(super) fn messages(layers: Layers) -> Vec<String> {
 }
 
 #[test]
+fn a_file_that_was_emptied_is_not_taken_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("g.toml");
+    let write = |text: &str| std::fs::write(&path, text).expect("written");
+    let read = || {
+        let mut layers = Layers::default();
+        layers.read_file(&path).expect("readable");
+        layers
+    };
+    write("[log]\nlevel = \"warn\"\n");
+    let full = read();
+    for emptied in ["", " \n\t\n"] {
+        write(emptied);
+        let error = full.clone().again().expect_err("empty");
+        assert!(matches!(error, ConfigError::Unreadable { .. }), "{error}");
+        assert!(read().again().is_ok(), "it was empty before");
+    }
+    write("# nothing\n");
+    assert!(full.again().is_ok());
+}
+
+#[test]
 fn mistakes_are_named_with_place_and_remedy() {
     let check = |text: &str, expected: &[&str]| {
         assert_eq!(messages(file(text)), expected, "{text}");

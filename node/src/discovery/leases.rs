@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use grapevine_discovery::label::to_write;
 use grapevine_discovery::{Counts, Sight, Statement};
-use grapevine_gossip::registry::Entry;
+use grapevine_gossip::registry::{Entry, TakenOut};
 use grapevine_gossip::worker::{Labels, Source, State, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, ChangeError, ReplicaId};
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -289,13 +289,17 @@ impl Leases {
                 config.ttl,
                 now,
             );
-            let due = |entry: &Entry| heard.due(entry, config, now);
+            let due = |entry: &Entry| heard.due(entry, self.is_masked(entry), config, now);
             mine.iter().map(|entry| (*entry, due(entry))).collect()
         };
         self.show(&entries, mine.len(), now);
         for (entry, due) in due {
             self.act(entry, due).await;
         }
+    }
+
+    fn is_masked(&self, entry: &Entry) -> bool {
+        self.parts.agent.taken_out(&entry.id) == Some(TakenOut::ByAdmin)
     }
 
     async fn act(&self, entry: &Entry, due: Due) {
@@ -330,7 +334,7 @@ impl Leases {
             let heard = self.heard();
             let is_seeing = heard.hears(self.parts.config.look().ttl, now);
             // Where no lease is left, nothing is to be heard.
-            let is_deaf = heard.is_deaf && !entries.is_empty();
+            let is_deaf = heard.is_deaf && !entries.iter().all(|entry| self.is_masked(entry));
             (heard.last, is_seeing, is_deaf)
         };
         let ready = |entry: &&Entry| {
@@ -429,7 +433,8 @@ impl Heard {
         self.declared.retain(|id, _| renewed.contains_key(id));
     }
 
-    fn due(&self, entry: &Entry, config: &LeaseConfig, now: Instant) -> Due {
+    /// `is_masked`: an operator removed the worker, so that nobody loses it with its lease.
+    fn due(&self, entry: &Entry, is_masked: bool, config: &LeaseConfig, now: Instant) -> Due {
         let renewed = self.renewed.get(&entry.id);
         let silent = renewed.map_or(Duration::ZERO, |renewed| {
             now.saturating_duration_since(renewed.at)
@@ -440,9 +445,9 @@ impl Heard {
             .as_ref()
             .is_some_and(|spec| spec.state() != State::Draining);
         match () {
-            () if self.is_deaf => Due::Nothing,
+            () if self.is_deaf && !is_masked => Due::Nothing,
             () if silent > ttl + config.grace => Due::Remove,
-            () if silent > ttl && is_in_use => Due::StopUse,
+            () if silent > ttl && is_in_use && !is_masked => Due::StopUse,
             () => Due::Nothing,
         }
     }
@@ -491,7 +496,7 @@ mod tests {
     /// What is due at this second, when peers hear renewals or not.
     fn due(heard: &mut Heard, state: State, peers_hear: bool, now: Instant) -> Due {
         heard.follow([&id()].into_iter(), peers_hear, config().ttl, now);
-        heard.due(&entry(state), &config(), now)
+        heard.due(&entry(state), false, &config(), now)
     }
 
     #[test]
@@ -530,6 +535,20 @@ mod tests {
             let found = due(&mut heard, State::Active, true, after(second, start));
             assert_eq!(found, expected, "{second}");
         }
+    }
+
+    #[test]
+    fn the_lease_of_a_worker_that_an_operator_removed_expires_all_the_same() {
+        let (mut heard, start) = (Heard::default(), Instant::now());
+        heard.renewal(&id(), config().ttl, start);
+        let mut due = |seconds| {
+            let now = after(seconds, start);
+            heard.follow([&id()].into_iter(), false, config().ttl, now);
+            heard.due(&entry(State::Active), true, &config(), now)
+        };
+        let over = config().ttl + config().grace;
+        assert_eq!(due(over.as_secs()), Due::Nothing, "nobody loses it");
+        assert_eq!(due(over.as_secs() + 1), Due::Remove);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::connection::{AnswerBody, Connection, SendError, Switched, WorkerRequest};
 pub use super::failure::{Failure, is_retryable};
-use super::failure::{head_of_refused, is_about_request};
+use super::failure::{head_of_refused, is_about_request, says_no_such_rank};
 use super::patience::{Known, Next, Patience};
 use super::worker::Worker;
 use crate::http::handshake;
@@ -347,7 +347,13 @@ async fn judge(
             let came = || heard.now(&limits.patience);
             let bytes = read_whole(&mut connection, &mut body, came).await?;
             rest(worker, connection, &body);
-            Ok(Answer::Whole(parts, bytes))
+            let has_no_rank = parts.status == StatusCode::BAD_REQUEST
+                && worker.address.rank().is_some()
+                && says_no_such_rank(&bytes);
+            match has_no_rank {
+                true => Err(Failure::Status(Box::new(parts), bytes)),
+                false => Ok(Answer::Whole(parts, bytes)),
+            }
         }
         _ => {
             let events = is_event_stream(&parts.headers);

@@ -35,6 +35,8 @@ const LEAVING: &[u8] = b"cannot schedule new futures after shutdown";
 /// What vLLM answers, as a 500 or an error event, from its engine's end to its own, which takes it half a minute
 /// (measured).
 const ENGINE_DEAD: &[u8] = b"EngineCore encountered an issue";
+/// What vLLM answers, as a 400, to a rank that it does not have.
+const NO_SUCH_RANK: [&[u8]; 2] = [b"data_parallel_rank", b"out of range"];
 /// How long such a worker is left alone, or one that declines requests; it is asked again then, so that a mistake heals.
 const LEAVING_PAUSE: Duration = Duration::from_secs(5);
 
@@ -247,6 +249,14 @@ pub fn is_about_request(status: StatusCode, json: &[u8]) -> bool {
 /// Whether an error, in a body or an event, says that the engine computes nothing any more.
 pub fn says_engine_dead(json: &[u8]) -> bool {
     memchr::memmem::find(json, ENGINE_DEAD).is_some()
+}
+
+/// Whether an error says that the engine has no such data-parallel rank. The header that names it is this replica's, which
+/// has it from the worker's description, so it is no mistake of the client's.
+pub fn says_no_such_rank(json: &[u8]) -> bool {
+    NO_SUCH_RANK
+        .iter()
+        .all(|part| memchr::memmem::find(json, part).is_some())
 }
 
 /// The head of the plain answer that says what an error event said.

@@ -1,6 +1,6 @@
 //! Both legs are sent at once, as for SGLang: the decode worker waits for blocks that the prefill worker may never compute.
 
-use grapevine_testbed::fake_worker::{Canned, Connector, FakeWorker, Fault, Leg, Role};
+use grapevine_testbed::fake_worker::{Canned, Connector, FakeWorker, Fault, KvFault, Leg, Role};
 use grapevine_tests::chat::{self, Ending};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
@@ -96,4 +96,16 @@ async fn blocks_are_left_where_the_answer_fails_after_the_prompt_was_computed() 
     });
     let left = "grapevine_prefill_blocks_left_total";
     scene.metric_is(0, left, "", 1.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_does_not_end_with_the_worker_of_its_prompt() {
+    let (scene, chat) = with_chat(1, Member::at_once).await;
+    next(scene.prefill()[0], Fault::kv(KvFault::HangComputed));
+    let outcome = chat::stream(scene.data(0), &as_stream(&chat, 5)).await;
+    assert!(matches!(outcome.ending, Ending::Done), "{outcome:?}");
+    let answer = scene.decode()[0].log();
+    assert_eq!((answer.len(), scene.prefill()[0].log().len()), (1, 1));
+    is_logged(&scene, 1).await;
+    scene.ends().await;
 }

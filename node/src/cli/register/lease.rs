@@ -107,8 +107,9 @@ impl Lease {
                 }
                 self.report(match state {
                     "removed" => format!(
-                        "an operator removed {}; `grapevine workers add {0}` brings it back",
-                        self.id
+                        "an operator removed {0}; `grapevine workers add {1} --id {0}` brings it back",
+                        self.id,
+                        self.body["url"].as_str().unwrap_or("URL")
                     ),
                     _ if lease["is_renewed_twice"] == true => format!(
                         "another process registers {}, too: what the two say of it replaces each other, and when one \

@@ -150,10 +150,13 @@ impl ToPair<'_> {
     }
 
     /// The decode worker has an answer that may be shown.
-    pub(super) fn answered(&mut self, computed: Computed, pair: UnderWay, sent: &Sent) {
+    /// `computed`: what its prefill worker said, if it did.
+    pub(super) fn answered(&mut self, computed: Option<Computed>, pair: UnderWay, sent: &Sent) {
         if !sent.answer.status().is_success() {
             // It refuses what the prefill worker took, and fetches nothing.
-            computed.leave();
+            if let Some(computed) = computed {
+                computed.leave();
+            }
             return;
         }
         let now = Instant::now();
@@ -173,7 +176,9 @@ impl ToPair<'_> {
                 failed.suspected = Some(Fault::Prefill);
             }
         }
-        computed.ends(AttemptOutcome::Success);
+        if let Some(computed) = computed {
+            computed.ends(AttemptOutcome::Success);
+        }
     }
 
     /// The decode worker was chosen for nothing, and can be chosen again.

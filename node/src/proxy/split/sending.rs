@@ -1,13 +1,15 @@
 //! Sending the legs of one attempt: the prefill leg, and then the decode leg, or both at once.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use grapevine_placement::AttemptOutcome;
 use grapevine_transfer::body::{self, Form};
 use grapevine_transfer::{Begin, Ids, Leg};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::computed::Computed;
 use super::legs::{self, Prefilled};
@@ -22,6 +24,9 @@ use crate::upstream::Worker;
 use crate::upstream::attempt::Outgoing;
 use crate::upstream::failure::Failure;
 use crate::upstream::patience::WaitsFor;
+
+/// How long a good answer waits for the last word of its prompt's worker, which mostly comes before it.
+const AFTERWARDS: Duration = Duration::from_millis(500);
 
 #[allow(
     clippy::large_enum_variant,
@@ -130,15 +135,16 @@ impl ToPair<'_> {
             let sent = decode.placed.send_on(dispatch, &outgoing, terms, verdict);
             sent.await.map_err(End::Decode)
         };
-        let ended = tokio::try_join!(computing, answering);
+        let ended = both(computing, answering).await;
         if let Some(computed) = &done {
             self.prefilled(computed);
         }
         match ended {
-            Ok(((), sent)) => {
-                if let Some(computed) = done {
-                    self.answered(computed, pair, &sent);
+            Ok(sent) => {
+                if done.is_none() {
+                    self.record.prefill_given_up();
                 }
+                self.answered(done, pair, &sent);
                 Ok(sent)
             }
             Err(End::Shown(sent)) => {
@@ -188,7 +194,7 @@ impl ToPair<'_> {
             .send_on(self.dispatch, &outgoing, terms, verdict);
         match sent.await {
             Ok(sent) => {
-                self.answered(computed, pair, &sent);
+                self.answered(Some(computed), pair, &sent);
                 Ok(sent)
             }
             Err(failure) => Err(self.decode_failed(pair, Some(computed), failure)),
@@ -247,6 +253,32 @@ impl ToPair<'_> {
         // It was looked through before, so that it can be divided.
         let body = self.asked.body_at_worker();
         write(&body, self.form).map_err(|error| Failure::Malformed(error.into()))
+    }
+}
+
+/// Both legs to their ends, or to that of the one which decides. A good answer proves that the blocks have come: what the
+/// worker of the prompt says after that is worth a moment and no more.
+async fn both(
+    computing: impl Future<Output = Result<(), End>>,
+    answering: impl Future<Output = Result<Sent, End>>,
+) -> Result<Sent, End> {
+    let (mut computing, mut answering) = (pin!(computing), pin!(answering));
+    tokio::select! {
+        biased;
+        computed = &mut computing => {
+            computed?;
+            answering.await
+        }
+        sent = &mut answering => {
+            let sent = sent?;
+            if sent.answer.status().is_success() {
+                // Neither its failure nor its silence takes the answer away.
+                let _ = timeout(AFTERWARDS, computing).await;
+            } else {
+                computing.await?;
+            }
+            Ok(sent)
+        }
     }
 }
 

@@ -122,7 +122,15 @@ fn alone(facts: &ClusterFacts, live: &[&Value], found: &mut Vec<Finding>) {
         let id = field(only, "id");
         let what =
             format!("{id} is the only replica, and has no seed: when it ends, nothing answers");
-        let todo = "start a second one with its gossip address as --seed (grapevine serve --help has an example)";
+        let todo = match only["gossip"].is_string() {
+            true => {
+                "start a second one with its gossip address as --seed (grapevine serve --help has an example)"
+            }
+            false => {
+                "it has no certificates to gossip with: grapevine ca init, then ca issue for each replica; start them with \
+                 gossip.ca, gossip.cert and gossip.key"
+            }
+        };
         found.push(Finding::advice("alone", what).of([id]).todo(todo));
     }
 }

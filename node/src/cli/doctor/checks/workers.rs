@@ -1,6 +1,6 @@
 //! Workers: in trouble, with other models than the registry says, without prompt-token details, without KV events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -98,26 +98,45 @@ fn of(finding: Finding, rows: &[&Value]) -> Finding {
 
 /// As `grapevine status` has it, with why and what to do.
 fn troubled(workers: &[Value], found: &mut Vec<Finding>) {
-    let mut kinds: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+    let mut kinds: BTreeMap<(&str, bool), Vec<&Value>> = BTreeMap::new();
     for worker in workers {
         if let Some(trouble) = worker_trouble(worker) {
-            kinds.entry(trouble).or_default().push(worker);
+            let is_untrusted = worker["why"].as_str().is_some_and(says_untrusted);
+            kinds
+                .entry((trouble, is_untrusted))
+                .or_default()
+                .push(worker);
         }
     }
-    for (trouble, rows) in kinds {
+    for ((trouble, is_untrusted), rows) in kinds {
         // That nobody listens is all that there is to say of it.
         let says_more = trouble != "refusing connections";
-        let why = rows.iter().find_map(|row| row["why"].as_str());
-        let why = why.filter(|_| says_more);
-        let why = why.map_or(String::new(), |why| format!(" ({why})"));
+        let whys: BTreeSet<&str> = rows.iter().filter_map(|row| row["why"].as_str()).collect();
+        let first = whys.first().filter(|_| says_more);
+        let more = match whys.len() {
+            0 | 1 => String::new(),
+            all => format!("; {}", count(all - 1, "further reason")),
+        };
+        let why = first.map_or(String::new(), |why| format!(" ({why}{more})"));
+        let remedy = match is_untrusted {
+            true => UNTRUSTED,
+            false => remedy(trouble),
+        };
         let what = format!(
             "{} {} {trouble}: {}{why}",
             count(rows.len(), "worker"),
             verb(rows.len(), "is", "are"),
             ids(&rows),
         );
-        found.push(of(Finding::problem("worker", what), &rows).todo(remedy(trouble)));
+        found.push(of(Finding::problem("worker", what), &rows).todo(remedy));
     }
+}
+
+const UNTRUSTED: &str = "its certificate is of no authority that is trusted here: set workers.ca to the authority's file";
+
+/// What the TLS library says of a certificate.
+fn says_untrusted(why: &str) -> bool {
+    why.contains("invalid peer certificate")
 }
 
 fn remedy(trouble: &str) -> &'static str {

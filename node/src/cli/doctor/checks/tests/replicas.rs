@@ -71,6 +71,11 @@ fn replicas_in_trouble_are_named() {
         "alone",
         &["r1 is the only replica", "--seed"],
     );
+    let without_gossip = |facts: &mut ClusterFacts| {
+        single(facts);
+        facts.cluster["replicas"][0]["gossip"] = Value::Null;
+    };
+    check(without_gossip, Advice, "alone", &["grapevine ca init"]);
     let not_asked = |facts: &mut ClusterFacts| {
         facts.replicas.pop();
         facts

@@ -32,6 +32,30 @@ fn workers_in_trouble_are_named_with_what_to_do() {
             "workers remove",
         ],
     );
+    let because = |whys: &'static [&'static str]| {
+        move |facts: &mut ClusterFacts| {
+            for (worker, why) in facts.workers.iter_mut().zip(whys) {
+                (worker["verdict"], worker["failed_check"]) =
+                    ("unreachable".into(), "failed".into());
+                worker["why"] = (*why).into();
+            }
+        }
+    };
+    check(
+        because(&["invalid peer certificate: UnknownIssuer"]),
+        Problem,
+        "worker",
+        &[
+            "http://a:1 (invalid peer certificate: UnknownIssuer) →",
+            "workers.ca",
+        ],
+    );
+    check(
+        because(&["Connection reset by peer", "no route"]),
+        Problem,
+        "worker",
+        &["(Connection reset by peer; 1 further reason) →", "firewall"],
+    );
     check(
         of("unlisted_models", json!(["m"])),
         Problem,
