@@ -234,7 +234,7 @@ impl Reload {
     async fn reload(&mut self, declared: &mut Workers) -> anyhow::Result<Reloaded> {
         let layers = self.layers.clone();
         // A network file system may take its time.
-        let new = spawn_blocking(move || layers.again()).await??;
+        let (layers, new) = spawn_blocking(move || layers.again()).await??;
         let will = workers(&new)?;
         let mut next = self.current.clone();
         let Followed { changed, waiting } = next.follow(&new);
@@ -271,6 +271,7 @@ impl Reload {
             return Err(error);
         }
         // Nothing can fail any more.
+        self.layers = layers;
         (self.apply)(&next);
         if !changed.is_empty() {
             tracing::info!(settings = changed.join(", "), "these settings changed");

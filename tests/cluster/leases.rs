@@ -227,6 +227,33 @@ async fn two_processes_that_register_one_worker_are_told() {
     says(|| read(&waiting.log), &words).await;
 }
 
+/// Its process goes on, and is told so, also where it has labels, which nobody keeps for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_removes_a_worker_that_registers_itself() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let cluster = plan().start(1).await;
+    let (_worker, url) = start_worker(&dir, "w", "0").await;
+    let (to, credential) = (admin_urls(&cluster), credential(&url).await);
+    let words = ["register", "--worker", &url, "--to", &to];
+    let words = [
+        &words[..],
+        &["--credential", &credential, "--label", "rack=7"],
+    ]
+    .concat();
+    let one = Registered::run(&dir, &words);
+    until(&cluster, &url, Some("active"), &one.log).await;
+    let path = format!("/workers/{}", url.replace(':', "%3A").replace('/', "%2F"));
+    let admin = cluster.replicas[0].admin().0;
+    let removed = http1::exchange(admin, "DELETE", &path, &[], b"").await;
+    assert_eq!(removed.head.status, 200, "{}", removed.text());
+    says(|| read(&one.log), "an operator removed http").await;
+    until(&cluster, &url, None, &one.log).await;
+    let body = serde_json::json!({ "url": url }).to_string();
+    let added = http1::exchange(admin, "POST", "/workers", &[], body.as_bytes()).await;
+    assert_eq!(added.head.status, 201, "{}", added.text());
+    until(&cluster, &url, Some("active"), &one.log).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_is_not_renewed_stops_use_first() {
     let dir = tempfile::tempdir().expect("a temporary directory can be made");

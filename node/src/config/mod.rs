@@ -227,12 +227,12 @@ impl Layers {
         raw
     }
 
-    /// The configuration as it is now: the file is read anew, environment and flags are those of the start.
+    /// The layers and the configuration as they are now: the file is read anew, environment and flags are those of the start.
     ///
     /// # Errors
     /// As [`Layers::read_file`] and [`Config::from_layers`]; a file that has nothing in it any more is unreadable, since all
     /// its workers would leave the cluster.
-    pub fn again(mut self) -> Result<Config, ConfigError> {
+    pub fn again(mut self) -> Result<(Self, Config), ConfigError> {
         let is_blank = |text: &str| text.trim().is_empty();
         if let Some((path, before)) = self.file.take() {
             self.read_file(&path)?;
@@ -242,7 +242,8 @@ impl Layers {
                 return Err(ConfigError::Unreadable { path, cause });
             }
         }
-        Config::from_layers(self)
+        let config = Config::from_layers(self.clone())?;
+        Ok((self, config))
     }
 }
 

@@ -216,6 +216,8 @@ impl Leases {
     /// What of its labels a worker that renews is to get now.
     fn to_write(&self, id: &WorkerId, labels: Labels, is_news: bool) -> Option<Labels> {
         match self.parts.agent.view().worker(id) {
+            // It has no labels while it is no worker.
+            None if self.is_masked(id) => None,
             Some(worker) => to_write(&worker.labels, &labels, is_news),
             None => Some(labels).filter(|labels| !labels.is_empty()),
         }
@@ -289,7 +291,7 @@ impl Leases {
                 config.ttl,
                 now,
             );
-            let due = |entry: &Entry| heard.due(entry, self.is_masked(entry), config, now);
+            let due = |entry: &Entry| heard.due(entry, self.is_masked(&entry.id), config, now);
             mine.iter().map(|entry| (*entry, due(entry))).collect()
         };
         self.show(&entries, mine.len(), now);
@@ -298,8 +300,9 @@ impl Leases {
         }
     }
 
-    fn is_masked(&self, entry: &Entry) -> bool {
-        self.parts.agent.taken_out(&entry.id) == Some(TakenOut::ByAdmin)
+    /// An operator removed the worker, so that no source has it in the set.
+    fn is_masked(&self, id: &WorkerId) -> bool {
+        self.parts.agent.taken_out(id) == Some(TakenOut::ByAdmin)
     }
 
     async fn act(&self, entry: &Entry, due: Due) {
@@ -334,7 +337,7 @@ impl Leases {
             let heard = self.heard();
             let is_seeing = heard.hears(self.parts.config.look().ttl, now);
             // Where no lease is left, nothing is to be heard.
-            let is_deaf = heard.is_deaf && !entries.iter().all(|entry| self.is_masked(entry));
+            let is_deaf = heard.is_deaf && !entries.iter().all(|entry| self.is_masked(&entry.id));
             (heard.last, is_seeing, is_deaf)
         };
         let ready = |entry: &&Entry| {

@@ -5,7 +5,7 @@
 //! | a worker's status or error event | the last worker's own status and body |
 //! | no worker may be asked, none could be reached or took it, or no other took the request of a bad one | 503 `no_worker_available` |
 //! | this replica has no socket for a connection to a worker | 503 `overloaded` |
-//! | connections that ended, answers that are not HTTP | 502 `upstream_failed` |
+//! | connections that ended, answers that are not HTTP, ranks that engines do not have | 502 `upstream_failed` |
 //! | no first token, or no sign of life, in time | 504 `upstream_timeout` |
 //! | the whole request's time is over | 504 `upstream_timeout` |
 //! | workers ended while they had the request, now or a while ago | 422 `query_of_death` |
@@ -169,6 +169,10 @@ fn word_of(failure: Failure) -> Word {
             ErrorKind::UpstreamTimeout,
             "no worker produced a first token in time",
         ),
+        Failure::NoSuchRank => own(
+            ErrorKind::UpstreamFailed,
+            "the engines that were tried have no such data-parallel rank: their workers' addresses name another",
+        ),
         Failure::WorkerBad => own(
             ErrorKind::NoWorker,
             "its worker stopped answering, and no other one could take the request; try again",
@@ -229,7 +233,7 @@ mod tests {
     #[tokio::test]
     async fn every_failure_has_one_face() {
         let pool = pool(&["a", "b"]);
-        let expected: [(&str, u16, Option<&str>); 14] = [
+        let expected: [(&str, u16, Option<&str>); 15] = [
             ("connect", 503, Some("no_worker_available")),
             ("connect_timeout", 503, Some("no_worker_available")),
             ("declined", 503, Some("no_worker_available")),
@@ -237,6 +241,7 @@ mod tests {
             ("closed", 502, Some("upstream_failed")),
             ("malformed", 502, Some("upstream_failed")),
             ("first_token_timeout", 504, Some("upstream_timeout")),
+            ("no_such_rank", 502, Some("upstream_failed")),
             ("worker_bad", 503, Some("no_worker_available")),
             ("out_of_time", 504, Some("upstream_timeout")),
             ("back_pressure", 503, None),

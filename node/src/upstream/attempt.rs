@@ -347,13 +347,13 @@ async fn judge(
             let came = || heard.now(&limits.patience);
             let bytes = read_whole(&mut connection, &mut body, came).await?;
             rest(worker, connection, &body);
-            let has_no_rank = parts.status == StatusCode::BAD_REQUEST
-                && worker.address.rank().is_some()
-                && says_no_such_rank(&bytes);
-            match has_no_rank {
-                true => Err(Failure::Status(Box::new(parts), bytes)),
-                false => Ok(Answer::Whole(parts, bytes)),
+            if parts.status == StatusCode::BAD_REQUEST
+                && let Some(rank) = worker.address.rank()
+                && says_no_such_rank(&bytes, rank)
+            {
+                return Err(Failure::NoSuchRank);
             }
+            Ok(Answer::Whole(parts, bytes))
         }
         _ => {
             let events = is_event_stream(&parts.headers);

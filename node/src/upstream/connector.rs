@@ -370,7 +370,7 @@ async fn resolve(allow: &Allow, host: &str, port: u16) -> io::Result<Vec<SocketA
 /// The first connection that comes about. An address that does not answer must not keep the others from being tried, so
 /// the next one is after [`NEXT_ADDRESS`] (RFC 8305, section 5), or once those before have failed.
 async fn connect_to_first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    let mut last = io::Error::other("its name has no address");
+    let mut last = None;
     let mut attempts = JoinSet::new();
     let mut addresses = addresses.into_iter();
     loop {
@@ -386,10 +386,13 @@ async fn connect_to_first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
             },
         };
         match ended {
-            None => return Err(last),
+            None => return Err(last.unwrap_or_else(|| io::Error::other("its name has no address"))),
             Some(Ok(Ok(stream))) => return Ok(stream),
-            Some(Ok(Err(error))) => last = error,
-            Some(Err(error)) => last = error.into(),
+            // That this machine has no way to an address says less of the worker than what came of another.
+            Some(Ok(Err(error)))
+                if last.is_some() && error.kind() == io::ErrorKind::AddrNotAvailable => {}
+            Some(Ok(Err(error))) => last = Some(error),
+            Some(Err(error)) => last = Some(error.into()),
         }
     }
 }

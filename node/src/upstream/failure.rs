@@ -4,10 +4,11 @@
 //! |---|---|---|---|
 //! | [`Connect`](Failure::Connect) | yes, and nothing is sent there until a probe passes | none | `connect`, `connect_timeout` |
 //! | [`Declined`](Failure::Declined) | no | none | `declined` |
-//! | [`NoSocket`](Failure::NoSocket) | no | never retried | `no_socket` |
+//! | [`NoSocket`](Failure::NoSocket) | no | none, and never retried but for want of a port | `no_socket` |
 //! | [`Closed`](Failure::Closed) | as `Connect` | none | `closed` |
 //! | [`Malformed`](Failure::Malformed) | yes | a token | `malformed` |
 //! | [`Late`](Failure::Late) | yes | a token | `first_token_timeout` |
+//! | [`NoSuchRank`](Failure::NoSuchRank) | yes | a token | `no_such_rank` |
 //! | [`WorkerBad`](Failure::WorkerBad) | no, the verdict is there | none | `worker_bad` |
 //! | [`OutOfTime`](Failure::OutOfTime) | no | never retried | `out_of_time` |
 //! | [`Status`](Failure::Status), [`Refused`](Failure::Refused): 429, 503 | no | a token | `back_pressure` |
@@ -18,6 +19,7 @@
 //! A stream that is refused for what its request asks ([`is_about_request`]) is no failed attempt: the client gets that
 //! as a plain answer. What it gets of all others is in `refusal`.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::io;
 use std::time::{Duration, SystemTime};
@@ -27,6 +29,7 @@ use grapevine_placement::AttemptOutcome;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use rustix::io::Errno;
+use serde::Deserialize;
 
 use super::connection::{Broken, SendError};
 
@@ -35,15 +38,13 @@ const LEAVING: &[u8] = b"cannot schedule new futures after shutdown";
 /// What vLLM answers, as a 500 or an error event, from its engine's end to its own, which takes it half a minute
 /// (measured).
 const ENGINE_DEAD: &[u8] = b"EngineCore encountered an issue";
-/// What vLLM answers, as a 400, to a rank that it does not have.
-const NO_SUCH_RANK: [&[u8]; 2] = [b"data_parallel_rank", b"out of range"];
 /// How long such a worker is left alone, or one that declines requests; it is asked again then, so that a mistake heals.
 const LEAVING_PAUSE: Duration = Duration::from_secs(5);
 
 /// The result of an attempt that gave an answer, as a metric label.
 pub const ANSWERED: &str = "answered";
 /// All results of attempts, as metric labels.
-pub const ATTEMPT_RESULTS: [&str; 15] = [
+pub const ATTEMPT_RESULTS: [&str; 16] = [
     ANSWERED,
     "connect",
     "connect_timeout",
@@ -52,6 +53,7 @@ pub const ATTEMPT_RESULTS: [&str; 15] = [
     "closed",
     "malformed",
     "first_token_timeout",
+    "no_such_rank",
     "worker_bad",
     "out_of_time",
     "back_pressure",
@@ -78,6 +80,8 @@ pub enum Failure {
     Malformed(Cause),
     /// No first token, or no sign of life, in time.
     Late,
+    /// The engine has no such data-parallel rank: its worker is described wrongly.
+    NoSuchRank,
     /// Its worker was found to be bad while it had shown nothing of the answer.
     WorkerBad,
     /// The whole request's time is over.
@@ -230,6 +234,7 @@ impl Failure {
             Self::Closed(_) => "closed",
             Self::Malformed(_) => "malformed",
             Self::Late => "first_token_timeout",
+            Self::NoSuchRank => "no_such_rank",
             Self::WorkerBad => "worker_bad",
             Self::OutOfTime => "out_of_time",
             Self::Status(..) | Self::Refused(..) if self.is_back_pressure() => "back_pressure",
@@ -252,11 +257,22 @@ pub fn says_engine_dead(json: &[u8]) -> bool {
 }
 
 /// Whether an error says that the engine has no such data-parallel rank. The header that names it is this replica's, which
-/// has it from the worker's description, so it is no mistake of the client's.
-pub fn says_no_such_rank(json: &[u8]) -> bool {
-    NO_SUCH_RANK
-        .iter()
-        .all(|part| memchr::memmem::find(json, part).is_some())
+/// has it from the worker's description, so it is no mistake of the client's. Other errors may repeat what a client wrote:
+/// the message is this one from its beginning on.
+pub fn says_no_such_rank(json: &[u8], rank: u32) -> bool {
+    #[derive(Deserialize)]
+    struct Said<'a> {
+        #[serde(borrow)]
+        error: Message<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Message<'a> {
+        #[serde(borrow)]
+        message: Cow<'a, str>,
+    }
+    let said = serde_json::from_slice::<Said<'_>>(json);
+    let begins = format!("data_parallel_rank {rank} is out of range");
+    said.is_ok_and(|said| said.error.message.starts_with(&begins))
 }
 
 /// The head of the plain answer that says what an error event said.
@@ -311,6 +327,7 @@ pub(crate) mod tests {
             Failure::Closed("reset".into()),
             Failure::Malformed("garbage".into()),
             Failure::Late,
+            Failure::NoSuchRank,
             Failure::WorkerBad,
             Failure::OutOfTime,
             status(429, ""),
@@ -356,6 +373,7 @@ pub(crate) mod tests {
             ("closed", (true, true)),
             ("malformed", (true, false)),
             ("first_token_timeout", (true, false)),
+            ("no_such_rank", (true, false)),
             ("worker_bad", (false, true)),
             ("out_of_time", (false, false)),
             ("back_pressure", (false, false)),
@@ -392,6 +410,22 @@ pub(crate) mod tests {
         for of_worker in [Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::CONNRESET] {
             assert_eq!(of(of_worker).as_str(), "connect", "{of_worker}");
         }
+    }
+
+    #[test]
+    fn only_the_engines_own_word_is_about_a_rank() {
+        let error =
+            |message: &str| serde_json::json!({ "error": { "message": message, "code": 400 } });
+        let says = |message: &str| says_no_such_rank(error(message).to_string().as_bytes(), 1);
+        assert!(says("data_parallel_rank 1 is out of range [0, 1)."));
+        assert!(!says("data_parallel_rank 2 is out of range [0, 1)."));
+        assert!(!says(
+            "1 validation error: input 'data_parallel_rank 1 is out of range'"
+        ));
+        assert!(!says_no_such_rank(
+            b"data_parallel_rank 1 is out of range",
+            1
+        ));
     }
 
     #[test]

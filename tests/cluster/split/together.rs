@@ -82,7 +82,7 @@ async fn blocks_are_left_where_the_answer_fails_after_the_prompt_was_computed() 
     .await;
     // Long after the prompt.
     let late = Fault {
-        delay_ms: 2_000,
+        delay_ms: 8_000,
         ..Fault::status(500)
     };
     next(scene.decode()[0], late);

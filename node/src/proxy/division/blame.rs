@@ -47,6 +47,7 @@ pub(in crate::proxy) fn may_be_transfer(failure: &Failure) -> bool {
         Failure::Connect(_)
         | Failure::Declined(_)
         | Failure::NoSocket(_)
+        | Failure::NoSuchRank
         | Failure::Closed(_)
         | Failure::Malformed(_)
         | Failure::WorkerBad

@@ -200,7 +200,10 @@ fn next(
     if matches!(failure, Failure::OutOfTime) {
         return Next::Stop("the request's time is over");
     }
-    if matches!(failure, Failure::NoSocket(_)) {
+    // Ports run out towards one worker, all else towards all.
+    if let Failure::NoSocket(why) = failure
+        && why.kind() != std::io::ErrorKind::AddrNotAvailable
+    {
         return Next::Stop("this replica has no socket for another worker either");
     }
     if failure.is_unsent() || (failure.is_free() && policy.repeatable) {

@@ -43,7 +43,7 @@ impl Act {
             Self::Full => status(503),
             Self::Sick => status(500),
             Self::OutOfTime => Failure::OutOfTime,
-            Self::NoSocket => Failure::NoSocket(std::io::ErrorKind::AddrNotAvailable.into()),
+            Self::NoSocket => Failure::NoSocket(std::io::ErrorKind::OutOfMemory.into()),
         })
     }
 

@@ -52,7 +52,7 @@ pub(super) fn outgoing(asked: &Asked, body: Vec<u8>, leg: &Leg, stream: bool) ->
     }
 }
 
-/// Has a prompt computed. `random`: what its transfer ids come from.
+/// Has a prompt computed. `random`: what its transfer ids come from; `is_told`: its decode worker knows of it all along.
 ///
 /// # Errors
 /// See [`Failure`]; the worker has had its verdict then.
@@ -62,6 +62,7 @@ pub(super) async fn compute(
     outgoing: &Outgoing,
     terms: Terms,
     random: u128,
+    is_told: bool,
 ) -> Result<Prefilled, Failure> {
     let PlacedHalf {
         placed,
@@ -84,6 +85,9 @@ pub(super) async fn compute(
     // Now, so that blocks count also if the answer does not arrive whole or its client leaves meanwhile.
     let in_flight = placed.into_in_flight();
     let mut computed = Computed::begun(in_flight, (half, index), random, &dispatch.left);
+    if is_told {
+        computed.offer();
+    }
     let answered = Instant::now();
     let rest = timeout(
         dispatch.timeouts.look().first_token,

@@ -149,7 +149,7 @@ impl<'a> ToPair<'a> {
     /// Takes the workers of now, where these are others than at its last look.
     fn look_anew(&mut self) {
         // What an attempt has left is about workers by their places in the former pools.
-        if self.computed.is_some() || !self.failed.is_empty() {
+        if !self.failed.is_empty() {
             return;
         }
         let Some(pool) = self.asked.changed_pool(&self.dispatch.cluster) else {
@@ -161,6 +161,18 @@ impl<'a> ToPair<'a> {
         let (former, tried) = (&self.halves, &mut self.tried);
         tried.prefill = former.prefill.indices_in(&halves.prefill, &tried.prefill);
         tried.decode = former.decode.indices_in(&halves.decode, &tried.decode);
+        if let Some(mut computed) = self.computed.take() {
+            let now = former
+                .prefill
+                .indices_in(&halves.prefill, &[computed.index]);
+            match now.first() {
+                Some(at) => {
+                    computed.index = *at;
+                    self.computed = Some(computed);
+                }
+                None => computed.leave(),
+            }
+        }
         self.tried_alone = self.asked.pool_arc().indices_in(&pool, &self.tried_alone);
         self.halves = halves;
         self.asked.looks_in(pool);

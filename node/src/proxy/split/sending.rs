@@ -87,7 +87,7 @@ impl ToPair<'_> {
         };
         let (worker, begun) = (Arc::clone(first.worker()), Instant::now());
         let outgoing = self.begin_prefill(&mut first, &leg)?;
-        match legs::compute(self.dispatch, first, &outgoing, terms, random).await {
+        match legs::compute(self.dispatch, first, &outgoing, terms, random, false).await {
             Ok(Prefilled::Computed(computed)) => {
                 self.prefilled(&computed);
                 self.send_decode(computed, decode, terms).await
@@ -118,11 +118,9 @@ impl ToPair<'_> {
         let pair = self.begin_decode(&mut decode, prefill, &mut outgoing);
         let mut done = None;
         let computing = async {
-            let computing = legs::compute(dispatch, first, &prefill_outgoing, terms, random);
+            let computing = legs::compute(dispatch, first, &prefill_outgoing, terms, random, true);
             match computing.await {
-                Ok(Prefilled::Computed(mut computed)) => {
-                    // Its decode worker has been told of it all along.
-                    computed.offer();
+                Ok(Prefilled::Computed(computed)) => {
                     done = Some(computed);
                     Ok(())
                 }

@@ -98,17 +98,15 @@ fn of(finding: Finding, rows: &[&Value]) -> Finding {
 
 /// As `grapevine status` has it, with why and what to do.
 fn troubled(workers: &[Value], found: &mut Vec<Finding>) {
-    let mut kinds: BTreeMap<(&str, bool), Vec<&Value>> = BTreeMap::new();
+    let mut kinds: BTreeMap<(&str, &str), Vec<&Value>> = BTreeMap::new();
     for worker in workers {
         if let Some(trouble) = worker_trouble(worker) {
-            let is_untrusted = worker["why"].as_str().is_some_and(says_untrusted);
-            kinds
-                .entry((trouble, is_untrusted))
-                .or_default()
-                .push(worker);
+            let of_certificate = worker["why"].as_str().and_then(of_certificate);
+            let remedy = of_certificate.unwrap_or_else(|| remedy(trouble));
+            kinds.entry((trouble, remedy)).or_default().push(worker);
         }
     }
-    for ((trouble, is_untrusted), rows) in kinds {
+    for ((trouble, remedy), rows) in kinds {
         // That nobody listens is all that there is to say of it.
         let says_more = trouble != "refusing connections";
         let whys: BTreeSet<&str> = rows.iter().filter_map(|row| row["why"].as_str()).collect();
@@ -118,10 +116,6 @@ fn troubled(workers: &[Value], found: &mut Vec<Finding>) {
             all => format!("; {}", count(all - 1, "further reason")),
         };
         let why = first.map_or(String::new(), |why| format!(" ({why}{more})"));
-        let remedy = match is_untrusted {
-            true => UNTRUSTED,
-            false => remedy(trouble),
-        };
         let what = format!(
             "{} {} {trouble}: {}{why}",
             count(rows.len(), "worker"),
@@ -132,11 +126,17 @@ fn troubled(workers: &[Value], found: &mut Vec<Finding>) {
     }
 }
 
-const UNTRUSTED: &str = "its certificate is of no authority that is trusted here: set workers.ca to the authority's file";
-
-/// What the TLS library says of a certificate.
-fn says_untrusted(why: &str) -> bool {
-    why.contains("invalid peer certificate")
+/// What to do about what the TLS library says of a certificate.
+fn of_certificate(why: &str) -> Option<&'static str> {
+    if !why.contains("invalid peer certificate") {
+        return None;
+    }
+    Some(match why.contains("UnknownIssuer") {
+        true => {
+            "its certificate is of no authority that is trusted here: set workers.ca to the authority's file"
+        }
+        false => "its certificate is not good: look at its dates, its names and its use",
+    })
 }
 
 fn remedy(trouble: &str) -> &'static str {
