@@ -67,7 +67,10 @@ impl Follower {
             let began = Instant::now();
             let waits = views.is_behind() && began < rests_until;
             if !waits && let Some((old, view)) = views.take() {
-                self.follow(old.as_deref(), &view).await;
+                if !self.follow(old.as_deref(), &view).await {
+                    // The next one is compared with the last whose fleet there is.
+                    views.followed = old;
+                }
                 let took = began.elapsed();
                 rests_until = Instant::now() + (took * REST).min(REST_MAX);
             }
@@ -90,7 +93,8 @@ impl Follower {
         }
     }
 
-    async fn follow(&mut self, old: Option<&View>, view: &Arc<View>) {
+    /// False where no fleet could be made of it.
+    async fn follow(&mut self, old: Option<&View>, view: &Arc<View>) -> bool {
         // Most views differ in what replicas say of themselves; rings are built when workers change.
         if old.is_none_or(|old| old.workers() != view.workers()) {
             let (cluster, view) = (Arc::clone(&self.cluster), Arc::clone(view));
@@ -98,7 +102,7 @@ impl Follower {
             if let Err(error) = updated {
                 // A bug; this replica goes on with the workers that it had, and follows the next view.
                 tracing::error!(%error, "no fleet can be made of the registry's workers; the former one stays");
-                return;
+                return false;
             }
             self.prober.follow(self.cluster.fleet().workers());
             if let Some(kv_events) = &mut self.kv_events {
@@ -110,6 +114,7 @@ impl Follower {
         self.agent.set_ring(&digest);
         // Of the latest view: this one was made before the ring.
         self.views.update(&self.agent.view(), &digest);
+        true
     }
 }
 

@@ -86,8 +86,7 @@ impl Agent {
     ) -> Result<Declared, ChangeError> {
         let mut unlabelled = Vec::new();
         let write = |registry: &mut Registry, now| {
-            let held = registry.hold(id.clone(), source, spec, now)?;
-            let mut written = held.into_iter().collect();
+            let mut written = registry.hold(id.clone(), source, spec, now)?;
             let labels = labels.map(|labels| (id, labels));
             unlabelled = label_all(registry, &mut written, labels, now);
             Ok(written)

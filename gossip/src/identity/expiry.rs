@@ -52,7 +52,7 @@ struct Logged {
 
 impl Reminders {
     /// How urgent a line about `subject` is that is due now, if one is. Another end is another
-    /// certificate. Remembers at most [`SUBJECTS`]; the rest is not reminded of.
+    /// certificate. Remembers at most [`SUBJECTS`] peers; the rest is not reminded of.
     pub(crate) fn due(
         &mut self,
         subject: &str,
@@ -68,7 +68,10 @@ impl Reminders {
             let lately = now.duration_since(logged.at).is_ok_and(|since| since < DAY);
             logged.end == end && logged.urgency >= urgency && (lately || urgency < Urgency::Week)
         });
-        let is_full = self.logged.len() >= SUBJECTS && !self.logged.contains_key(subject);
+        // What this replica stands on has its line however many peers were seen.
+        let is_own = [OWN, AUTHORITY].contains(&subject);
+        let is_full =
+            !is_own && self.logged.len() >= SUBJECTS && !self.logged.contains_key(subject);
         if is_silent || is_full {
             return None;
         }
@@ -83,8 +86,12 @@ impl Reminders {
 }
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// This replica, its authority, and 256 peers.
-const SUBJECTS: usize = 258;
+/// The name of this replica among subjects.
+pub(crate) const OWN: &str = "";
+/// The name of its authority.
+pub(crate) const AUTHORITY: &str = "\n";
+/// Peers, beside this replica and its authority.
+const SUBJECTS: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -130,6 +137,9 @@ mod tests {
             reminders.due(&subject, now + DAY, now).is_some()
         });
         assert_eq!(due.count(), SUBJECTS);
-        assert_eq!(reminders.logged.len(), SUBJECTS);
+        for own in [OWN, AUTHORITY] {
+            assert_eq!(reminders.due(own, now + DAY, now), Some(Urgency::Day));
+        }
+        assert_eq!(reminders.logged.len(), SUBJECTS + 2);
     }
 }

@@ -31,7 +31,7 @@ pub use ca::{
     Authority, CA_DAYS, LEAF_DAYS, Leaf, Term, authority_with_key, cluster_of, create, create_for,
     issue, issue_for, leaf_of, revocations,
 };
-pub(crate) use expiry::{Reminders, Urgency};
+pub(crate) use expiry::{AUTHORITY, OWN, Reminders, Urgency};
 pub(crate) use tls::{certificate_names, client_config, endpoint_keys, server_config};
 pub(crate) use x509::replica_named;
 pub use x509::{Certificate, Serial, certificates_in, revoked_in};

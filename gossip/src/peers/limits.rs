@@ -88,11 +88,17 @@ impl PeerLimits {
 
     /// Counts an offence; true if it is one too many, and a ban begins.
     pub(super) fn strike(&mut self, now: Instant) -> bool {
-        if let Some(last) = self.struck.replace(now) {
+        let mut since = now;
+        if let Some(last) = self.struck {
             let forgiven = now.saturating_duration_since(last).as_secs() / FORGIVEN_AFTER.as_secs();
             let forgiven = u32::try_from(forgiven).unwrap_or(u32::MAX);
             self.strikes = self.strikes.saturating_sub(forgiven);
+            if self.strikes > 0 {
+                // The minute that has begun goes on.
+                since = last + FORGIVEN_AFTER * forgiven;
+            }
         }
+        self.struck = Some(since);
         self.strikes += 1;
         let is_cut = self.strikes >= STRIKES_MAX;
         if is_cut {
@@ -191,6 +197,15 @@ mod tests {
         assert_eq!(cut, Some(STRIKES_MAX as usize - 1));
         assert!(limits.is_banned(now) && !limits.is_banned(now + BAN));
         assert!(limits.is_clean(now + FORGIVEN_AFTER * STRIKES_MAX));
+    }
+
+    #[test]
+    fn minutes_count_whatever_happens_in_them() {
+        let (mut now, mut limits) = (start(), PeerLimits::new(start()));
+        for _ in 0..100 {
+            assert!(!limits.strike(now));
+            now += FORGIVEN_AFTER - Duration::from_secs(1);
+        }
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub(super) fn is_drained(of_one: &[&Entry]) -> bool {
 mod tests {
     use super::super::RETENTION;
     use super::*;
-    use crate::worker::{RawWorker, WorkerSpec};
+    use crate::worker::{Labels, RawWorker, WorkerSpec};
 
     const NOW: u64 = 1_700_000_000_000;
 
@@ -124,6 +124,38 @@ mod tests {
         a.put(id(), files(), spec(State::Active), NOW)
             .expect("room");
         assert_eq!(state(&a), Some(State::Active), "it starts anew");
+    }
+
+    /// One takes it out while another drains it and labels it: neither is for the next worker of that id.
+    #[test]
+    fn what_was_noted_while_it_left_is_not_for_the_next_one() {
+        let again = |a: &mut Registry| {
+            let put = vec![(id(), spec(State::Active))];
+            a.put_all(&files(), put, NOW).expect("room")
+        };
+        let held = |a: &mut Registry| {
+            a.hold(id(), files(), spec(State::Active), NOW)
+                .expect("room")
+        };
+        for declare in [again as fn(&mut Registry) -> Vec<Entry>, held] {
+            let (mut a, mut b) = (found("a"), found("b"));
+            a.drain(&id(), NOW).expect("known");
+            let labels = Labels::new([("a", "1")]).expect("valid");
+            a.label(&id(), &labels, NOW).expect("known");
+            b.remove(&id(), files(), NOW + 1).expect("declared");
+            sync(&mut a, &mut b);
+            assert_eq!(b.workers(), []);
+            let sources: Vec<_> = declare(&mut b)
+                .into_iter()
+                .map(|entry| entry.source)
+                .collect();
+            assert_eq!(sources, [Source::Labels, Source::Drain, files()]);
+            assert_eq!(state(&b), Some(State::Active));
+            assert!(b.workers()[0].labels.is_empty());
+            sync(&mut a, &mut b);
+            assert_eq!(a.digest(), b.digest());
+            assert_eq!(state(&a), Some(State::Active));
+        }
     }
 
     #[test]

@@ -192,7 +192,7 @@ impl Registry {
         Ok((!is_repetition).then(|| self.write(id, source, Some(Arc::new(spec)), now_ms)))
     }
 
-    /// [`Registry::put`] of what this replica answers for: written anew also where another replica wrote the same.
+    /// [`Registry::put_all`] of one that this replica answers for: written anew also where another replica wrote the same.
     ///
     /// # Errors
     /// [`RegistryError::Full`].
@@ -202,13 +202,17 @@ impl Registry {
         source: Source,
         spec: WorkerSpec,
         now_ms: u64,
-    ) -> Result<Option<Entry>, RegistryError> {
+    ) -> Result<Vec<Entry>, RegistryError> {
+        self.room_for(&id, &source)?;
+        let mut written = self.start_anew(&id, now_ms);
         let entry = self.entries.get(&(id.clone(), source.clone()));
         let is_other = entry.is_some_and(|entry| entry.writer.as_ref() != Some(&self.replica));
         if is_other && self.present(&id, &source).is_some() {
-            return Ok(Some(self.write(id, source, Some(Arc::new(spec)), now_ms)));
+            written.push(self.write(id, source, Some(Arc::new(spec)), now_ms));
+            return Ok(written);
         }
-        self.put(id, source, spec, now_ms)
+        written.extend(self.put(id, source, spec, now_ms)?);
+        Ok(written)
     }
 
     /// What one source declares of one worker.
@@ -231,7 +235,7 @@ impl Registry {
         self.entries().filter(move |entry| entry.source == *source)
     }
 
-    /// [`Registry::put`] of many: all or none.
+    /// [`Registry::put`] of many: all or none. What is noted of those that were not in the set ends.
     ///
     /// # Errors
     /// [`RegistryError::Full`].
@@ -246,11 +250,12 @@ impl Registry {
         if self.entries.len() + new.len() > ENTRIES_MAX {
             return Err(RegistryError::Full);
         }
-        let written = workers
-            .into_iter()
-            .map(|(id, spec)| self.put(id, source.clone(), spec, now_ms));
-        let written: Result<Vec<_>, _> = written.collect();
-        Ok(written?.into_iter().flatten().collect())
+        let mut written = Vec::with_capacity(workers.len());
+        for (id, spec) in workers {
+            written.extend(self.start_anew(&id, now_ms));
+            written.extend(self.put(id, source.clone(), spec, now_ms)?);
+        }
+        Ok(written)
     }
 
     /// Facts that this replica learned by asking the worker. Returns the entry to push, or `None`
@@ -293,12 +298,27 @@ impl Registry {
         if self.is_worker(id) {
             return Ok(written);
         }
-        for known in [Source::Learned, Source::Labels, Source::Drain] {
-            if self.present(id, &known).is_some() {
-                written.push(self.write(id.clone(), known, None, now_ms));
-            }
-        }
+        written.extend(self.end_notes(id, now_ms));
         Ok(written)
+    }
+
+    /// Ends what is noted beside the declarations of a worker that is not in the set.
+    fn end_notes(&mut self, id: &WorkerId, now_ms: u64) -> Vec<Entry> {
+        let notes = [Source::Learned, Source::Labels, Source::Drain];
+        let noted = notes.map(|note| self.present(id, &note).is_some().then_some(note));
+        let ended = noted.into_iter().flatten();
+        ended
+            .map(|note| self.write(id.clone(), note, None, now_ms))
+            .collect()
+    }
+
+    /// A worker that comes into the set starts anew: whoever took it out may not have known of all that others noted of
+    /// it. Returns the entries to push.
+    fn start_anew(&mut self, id: &WorkerId, now_ms: u64) -> Vec<Entry> {
+        match self.is_worker(id) {
+            true => Vec::new(),
+            false => self.end_notes(id, now_ms),
+        }
     }
 
     /// Takes over what is greater in `entries`, from a push, a sync or a snapshot.

@@ -270,7 +270,8 @@ impl Link {
         }
         self.shared.metrics.received(kind.plane, bytes.len());
         let is_registry = kind.rate == Rate::Registry;
-        if is_registry && !self.may_ask() {
+        let is_push = matches!(message, Message::RegistryPush(_));
+        if is_registry && !self.may_ask(is_push) {
             return;
         }
         let mut answer = Vec::new();
@@ -291,11 +292,12 @@ impl Link {
 
     /// Whether a question of the registry is answered now. The other planes that answer have shares of
     /// their own.
-    fn may_ask(&self) -> bool {
+    fn may_ask(&self, is_push: bool) -> bool {
         if !self.allows(Lane::Registry, 1) {
             return false;
         }
-        let may = self.shared.peer_table().may_answer(&self.member.id, now());
+        // A push is a change, and answered in some bytes: however much its sender was answered before, it is taken.
+        let may = is_push || self.shared.peer_table().may_answer(&self.member.id, now());
         if !may {
             self.shared.metrics.dropped("answer_withheld");
         }

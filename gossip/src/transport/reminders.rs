@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::sleep;
 
 use super::{Shared, credentials};
-use crate::identity::{Reminders, Urgency};
+use crate::identity::{AUTHORITY, OWN, Reminders, Urgency};
 
 /// Looks each hour, when something ends, and when a certificate was replaced.
 pub(super) async fn remind(shared: Arc<Shared>) {
@@ -19,10 +19,10 @@ pub(super) async fn remind(shared: Arc<Shared>) {
         let [own, authority] = shared.identity.ends();
         shared.metrics.expires(own);
         shared.metrics.authority_expires(authority);
-        if let Some(urgency) = reminders.due("", own, now) {
+        if let Some(urgency) = reminders.due(OWN, own, now) {
             of_own(&shared, urgency, own, now);
         }
-        if let Some(urgency) = reminders.due("\n", authority, now) {
+        if let Some(urgency) = reminders.due(AUTHORITY, authority, now) {
             of_authority(urgency, authority, now);
         }
         of_peers(&shared, &mut reminders, now);

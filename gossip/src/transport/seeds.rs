@@ -40,6 +40,7 @@ pub(super) async fn ask(shared: Arc<Shared>, receiver: Arc<dyn Receiver>, seed: 
         addresses: Vec::new(),
         resolved: None,
         answered: HashMap::new(),
+        met_itself: None,
         why: None,
     };
     stop.run_until_cancelled(task.run()).await;
@@ -54,6 +55,8 @@ struct Seed {
     resolved: Option<Instant>,
     /// The replica that answered at each address; this replica's own id among them.
     answered: HashMap<SocketAddr, ReplicaId>,
+    /// When this replica last met itself at one of them. A balancer's address leads to another one the next time.
+    met_itself: Option<Instant>,
     /// Why the latest round brought no connection, where anything answered.
     why: Option<String>,
 }
@@ -118,12 +121,18 @@ impl Seed {
     /// True for this replica's own address, and for a peer that is connected.
     fn is_settled(&self, address: SocketAddr) -> bool {
         let peers = self.shared.peers();
+        let met_itself = self
+            .met_itself
+            .is_some_and(|at| at.elapsed() < ITSELF_EVERY);
         address == self.shared.address
             || peers.at(address).is_some()
             || self
                 .answered
                 .get(&address)
-                .is_some_and(|id| *id == self.shared.own || peers.connection(id).is_some())
+                .is_some_and(|id| match *id == self.shared.own {
+                    true => met_itself,
+                    false => peers.connection(id).is_some(),
+                })
     }
 
     /// True if a replica answered.
@@ -142,6 +151,7 @@ impl Seed {
             }
             Err(DialError::Myself) => {
                 self.answered.insert(address, self.shared.own.clone());
+                self.met_itself = Some(Instant::now());
                 true
             }
             Err(error) => {
@@ -165,6 +175,8 @@ impl Seed {
 
 const RESOLVE: Duration = Duration::from_secs(2);
 const RESOLVE_EVERY: Duration = Duration::from_secs(3);
+/// How often an address is asked again at which this replica met itself.
+const ITSELF_EVERY: Duration = Duration::from_secs(10);
 /// Between two looks at a seed, at least.
 const ROUND: Duration = Duration::from_millis(200);
 /// Addresses of one name that are asked.

@@ -3,8 +3,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,8 +21,11 @@ async fn bind() -> UdpSocket {
     socket.expect("loopback has free ports")
 }
 
+/// Where a way leads.
+type Target = Arc<Mutex<SocketAddr>>;
+
 /// Another way to a socket, for one who uses it; nothing passes before it is open.
-async fn way(to: SocketAddr, is_open: Arc<AtomicBool>, tasks: &mut JoinSet<()>) -> SocketAddr {
+async fn way(to: Target, is_open: Arc<AtomicBool>, tasks: &mut JoinSet<()>) -> SocketAddr {
     let (public, inner) = (bind().await, bind().await);
     let address = public.local_addr().expect("bound");
     tasks.spawn(async move {
@@ -34,6 +37,7 @@ async fn way(to: SocketAddr, is_open: Arc<AtomicBool>, tasks: &mut JoinSet<()>) 
                     user = from;
                     if is_open.load(Ordering::Relaxed) {
                         // What is lost is lost, as on a network.
+                        let to = *to.lock().expect("whole");
                         let _ = inner.send_to(&there[..bytes], to).await;
                     }
                 }
@@ -52,7 +56,8 @@ async fn who_asks_by_two_ways_is_one_process() {
     let (authority, mut tasks) = (authority(), JoinSet::new());
     let is_open = Arc::<AtomicBool>::default();
     let a = Running::of(&authority, "a", &[]).await;
-    let second = way(a.address(), is_open.clone(), &mut tasks).await;
+    let target = Arc::new(Mutex::new(a.address()));
+    let second = way(target, is_open.clone(), &mut tasks).await;
     let b = Running::of(&authority, "b", &[a.seed(), second.to_string()]).await;
     for one in [&a, &b] {
         one.sees_live(2).await;
@@ -79,6 +84,29 @@ async fn who_asks_by_two_ways_is_one_process() {
     for one in [&a, &b] {
         assert_eq!(one.count("gossip_restarts_total"), 0);
         assert!(one.agent.twins().is_empty());
+    }
+}
+
+/// As an address of a balancer does, it leads to this replica first, and then to another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_seed_that_led_to_oneself_is_asked_again() {
+    let (authority, mut tasks) = (authority(), JoinSet::new());
+    let is_open = Arc::<AtomicBool>::default();
+    let b = Running::of(&authority, "b", &[]).await;
+    let target = Arc::new(Mutex::new(b.address()));
+    let way = way(target.clone(), is_open.clone(), &mut tasks).await;
+    let a = Running::of(&authority, "a", &[way.to_string()]).await;
+    *target.lock().expect("whole") = a.address();
+    is_open.store(true, Ordering::Relaxed);
+    until("it has met itself", || {
+        a.count("gossip_handshakes_total{reason=\"self\"}") > 0
+    })
+    .await;
+    assert_eq!(a.live(), 1);
+    *target.lock().expect("whole") = b.address();
+    for one in [&a, &b] {
+        one.sees_live(2).await;
+        one.is_linked_to(1).await;
     }
 }
 

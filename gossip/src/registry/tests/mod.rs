@@ -205,13 +205,11 @@ fn who_answers_for_a_worker_is_its_writer() {
     let (mut one, mut two) = (registry("r1"), registry("r2"));
     let lease = || provider("lease");
     let held = one.hold(id("w"), lease(), spec(1), NOW).expect("room");
-    two.merge(held.into_iter().collect(), NOW)
-        .expect("no drift");
+    two.merge(held, NOW).expect("no drift");
     let renewed = one.hold(id("w"), lease(), spec(1), NOW + 1).expect("room");
-    assert!(renewed.is_none());
+    assert!(renewed.is_empty());
     let moved = two.hold(id("w"), lease(), spec(1), NOW + 1).expect("room");
-    one.merge(moved.into_iter().collect(), NOW)
-        .expect("no drift");
+    one.merge(moved, NOW).expect("no drift");
     for registry in [&one, &two] {
         let source = lease();
         let entries: Vec<_> = registry.of_source(&source).collect();

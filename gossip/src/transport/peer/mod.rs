@@ -177,7 +177,7 @@ impl Task {
                     } else {
                         limits::HINT_FOR
                     };
-                    if heard.elapsed() > patience {
+                    if heard.elapsed() > patience && !self.reaches_us() {
                         return;
                     }
                 }
@@ -189,6 +189,11 @@ impl Task {
                 () = self.peer.wake.notified() => {}
             }
         }
+    }
+
+    /// It has a connection to this replica, though there is none the other way.
+    fn reaches_us(&self) -> bool {
+        !self.shared.peers().connections_of(&self.id).is_empty()
     }
 
     fn failed(&self, error: &DialError, is_proven: bool) {
