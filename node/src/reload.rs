@@ -195,14 +195,25 @@ impl Reload {
                 let known = &view.worker(&id)?.labels;
                 Some((id, to_write(known, &labels, false)?))
             });
-        self.label(missing.collect()).await;
+        if let Err(error) = self.put(Vec::new(), missing.collect()).await {
+            tracing::warn!(%error, "labels of the configuration were not taken over");
+        }
     }
 
-    async fn label(&self, labels: Vec<(WorkerId, Labels)>) {
-        if labels.is_empty() {
-            return;
+    /// Workers and labels that the configuration declares.
+    async fn put(
+        &self,
+        workers: Vec<(WorkerId, WorkerSpec)>,
+        labels: Vec<(WorkerId, Labels)>,
+    ) -> Result<(), ChangeError> {
+        if workers.is_empty() && labels.is_empty() {
+            return Ok(());
         }
-        unlabelled(self.agent.label_workers(labels).await);
+        let declared = self.agent.declare(Source::Config, workers, labels).await?;
+        for (worker, error) in declared.unlabelled {
+            tracing::warn!(%worker, %error, "labels of a worker of the configuration were not taken over");
+        }
+        Ok(())
     }
 
     fn counter(&self, result: &'static str) -> Counter {
@@ -217,14 +228,8 @@ impl Reload {
         labels: Vec<(WorkerId, Labels)>,
         gone: Vec<WorkerId>,
     ) -> anyhow::Result<()> {
-        if !put.is_empty() || !labels.is_empty() {
-            let declared = self.agent.declare(Source::Config, put, labels).await;
-            unlabelled(
-                declared
-                    .context("nothing of the file was taken over")?
-                    .unlabelled,
-            );
-        }
+        let put = self.put(put, labels).await;
+        put.context("nothing of the file was taken over")?;
         if !gone.is_empty() {
             self.agent.remove_workers(gone, Source::Config).await?;
         }
@@ -288,12 +293,6 @@ impl Reload {
             needs_restart: waiting,
             differs,
         })
-    }
-}
-
-fn unlabelled(refused: Vec<(WorkerId, ChangeError)>) {
-    for (worker, error) in refused {
-        tracing::warn!(%worker, %error, "labels of a worker of the configuration were not taken over");
     }
 }
 

@@ -51,7 +51,8 @@ impl Agent {
         Ok(declared.ack)
     }
 
-    /// [`Agent::put_workers`] and [`Agent::label_workers`] as one change: no view has the workers without the labels.
+    /// [`Agent::put_workers`] and [`Agent::label_worker`] of many as one change: no view has the workers without the labels.
+    /// Either list may be empty.
     ///
     /// # Errors
     /// [`ChangeError`] if the registry has no room for all of the workers; then nothing is labelled either.
@@ -64,8 +65,7 @@ impl Agent {
         let mut unlabelled = Vec::new();
         let write = |registry: &mut Registry, now| {
             let mut written = registry.put_all(&source, workers, now)?;
-            let refused = label_all(registry, &mut written, labels, now);
-            unlabelled = refused;
+            unlabelled = label_all(registry, &mut written, labels, now);
             Ok(written)
         };
         let ack = self.change(write).await?;

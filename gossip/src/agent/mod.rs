@@ -341,18 +341,6 @@ impl Agent {
         (ack, refused)
     }
 
-    /// Adds labels to many workers, as one change, and replaces those of the same names.
-    ///
-    /// Returns what could not be taken over, and why. Waits as [`Agent::put_worker`].
-    pub async fn label_workers(
-        &self,
-        labels: Vec<(WorkerId, Labels)>,
-    ) -> Vec<(WorkerId, ChangeError)> {
-        let report = |(id, labels)| (id, WorkerReport::Labels(labels));
-        self.learn_all(labels.into_iter().map(report).collect())
-            .await
-    }
-
     /// Adds labels to a worker, and replaces those of the same names.
     ///
     /// # Errors

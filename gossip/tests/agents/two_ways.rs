@@ -3,16 +3,17 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use grapevine_gossip::{Network, SystemNetwork};
 use quinn::AsyncUdpSocket;
 use tokio::net::UdpSocket;
-use tokio::task::JoinSet;
+use tokio::sync::watch;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::running::{Running, authority, issue, until};
 
@@ -21,44 +22,65 @@ async fn bind() -> UdpSocket {
     socket.expect("loopback has free ports")
 }
 
-/// Where a way leads.
-type Target = Arc<Mutex<SocketAddr>>;
+/// Another way to a socket, for one who uses it. Nothing passes before it is open.
+struct Way {
+    address: SocketAddr,
+    leads: watch::Sender<SocketAddr>,
+    is_open: Arc<AtomicBool>,
+    _task: AbortOnDropHandle<()>,
+}
 
-/// Another way to a socket, for one who uses it; nothing passes before it is open.
-async fn way(to: Target, is_open: Arc<AtomicBool>, tasks: &mut JoinSet<()>) -> SocketAddr {
-    let (public, inner) = (bind().await, bind().await);
-    let address = public.local_addr().expect("bound");
-    tasks.spawn(async move {
-        let (mut there, mut back) = ([0; 2048], [0; 2048]);
-        let mut user = address;
-        loop {
-            tokio::select! {
-                Ok((bytes, from)) = public.recv_from(&mut there) => {
-                    user = from;
-                    if is_open.load(Ordering::Relaxed) {
-                        // What is lost is lost, as on a network.
-                        let to = *to.lock().expect("whole");
-                        let _ = inner.send_to(&there[..bytes], to).await;
+impl Way {
+    async fn to(target: SocketAddr) -> Self {
+        let (public, inner) = (bind().await, bind().await);
+        let address = public.local_addr().expect("bound");
+        let is_open = Arc::<AtomicBool>::default();
+        let (leads, target) = watch::channel(target);
+        let passes = is_open.clone();
+        let task = tokio::spawn(async move {
+            let (mut there, mut back) = ([0; 2048], [0; 2048]);
+            let mut user = address;
+            loop {
+                tokio::select! {
+                    Ok((bytes, from)) = public.recv_from(&mut there) => {
+                        user = from;
+                        if passes.load(Ordering::Relaxed) {
+                            let to = *target.borrow();
+                            // What is lost is lost, as on a network.
+                            let _ = inner.send_to(&there[..bytes], to).await;
+                        }
+                    }
+                    Ok((bytes, _)) = inner.recv_from(&mut back) => {
+                        let _ = public.send_to(&back[..bytes], user).await;
                     }
                 }
-                Ok((bytes, _)) = inner.recv_from(&mut back) => {
-                    let _ = public.send_to(&back[..bytes], user).await;
-                }
             }
+        });
+        Self {
+            address,
+            leads,
+            is_open,
+            _task: AbortOnDropHandle::new(task),
         }
-    });
-    address
+    }
+
+    fn opens(&self) {
+        self.is_open.store(true, Ordering::Relaxed);
+    }
+
+    fn leads_to(&self, target: SocketAddr) {
+        self.leads.send_replace(target);
+    }
 }
 
 /// It was taken for its own twin: it started its gossip again above itself, and asked at that address for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_asks_by_two_ways_is_one_process() {
-    let (authority, mut tasks) = (authority(), JoinSet::new());
-    let is_open = Arc::<AtomicBool>::default();
+    let authority = authority();
     let a = Running::of(&authority, "a", &[]).await;
-    let target = Arc::new(Mutex::new(a.address()));
-    let second = way(target, is_open.clone(), &mut tasks).await;
-    let b = Running::of(&authority, "b", &[a.seed(), second.to_string()]).await;
+    let second = Way::to(a.address()).await;
+    let seeds = [a.seed(), second.address.to_string()];
+    let b = Running::of(&authority, "b", &seeds).await;
     for one in [&a, &b] {
         one.sees_live(2).await;
         one.is_linked_to(1).await;
@@ -69,7 +91,7 @@ async fn who_asks_by_two_ways_is_one_process() {
         b.count(&series)
     };
     let (dialled, outrun) = (ends("dialled"), ends("outrun"));
-    is_open.store(true, Ordering::Relaxed);
+    second.opens();
     until("it is answered by the second way", || {
         ends("dialled") > dialled || ends("outrun") > outrun
     })
@@ -90,20 +112,18 @@ async fn who_asks_by_two_ways_is_one_process() {
 /// As an address of a balancer does, it leads to this replica first, and then to another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_seed_that_led_to_oneself_is_asked_again() {
-    let (authority, mut tasks) = (authority(), JoinSet::new());
-    let is_open = Arc::<AtomicBool>::default();
+    let authority = authority();
     let b = Running::of(&authority, "b", &[]).await;
-    let target = Arc::new(Mutex::new(b.address()));
-    let way = way(target.clone(), is_open.clone(), &mut tasks).await;
-    let a = Running::of(&authority, "a", &[way.to_string()]).await;
-    *target.lock().expect("whole") = a.address();
-    is_open.store(true, Ordering::Relaxed);
+    let way = Way::to(b.address()).await;
+    let a = Running::of(&authority, "a", &[way.address.to_string()]).await;
+    way.leads_to(a.address());
+    way.opens();
     until("it has met itself", || {
         a.count("gossip_handshakes_total{reason=\"self\"}") > 0
     })
     .await;
     assert_eq!(a.live(), 1);
-    *target.lock().expect("whole") = b.address();
+    way.leads_to(b.address());
     for one in [&a, &b] {
         one.sees_live(2).await;
         one.is_linked_to(1).await;

@@ -444,9 +444,10 @@ impl Admin {
         let spelled = || WorkerId::from_url(text).ok().filter(is_known);
         let at_url = || {
             let url = WorkerId::from_url(text).ok()?;
-            // What was removed once is not another worker the next time.
-            let was_one = self.agent.taken_out(&url).is_some();
-            let url = Some(url).filter(|_| !was_one)?;
+            if self.agent.taken_out(&url).is_some() {
+                // What was removed once is not another worker the next time.
+                return None;
+            }
             let all = view.workers().iter();
             let mut there = all.filter(|worker| worker.spec.default_id() == url);
             let only = there.next()?;

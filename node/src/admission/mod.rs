@@ -432,18 +432,12 @@ impl Admission {
         beside: bool,
     ) -> Result<(Option<Seat>, Option<Quota>), Limited> {
         let others = &*self.parts.others;
-        let (seat, here) = match beside {
-            // It is no request of `max_requests`, here or by what other replicas are told.
-            true => {
-                key.tenant().reads();
-                (None, 0)
-            }
-            false => {
-                let (seat, here) = key.tenant().enter();
-                (Some(seat), here)
-            }
-        };
-        if let Some(most) = key.requests_max().filter(|_| !beside) {
+        // One beside the others is none of `max_requests`, here or by what other replicas are told.
+        let entered = (!beside).then(|| key.tenant().enter());
+        if entered.is_none() {
+            key.tenant().reads();
+        }
+        if let (Some((_, here)), Some(most)) = (&entered, key.requests_max()) {
             let elsewhere = match key.is_cluster_wide() {
                 true => others.requests(key.tenant().number()),
                 false => 0,
@@ -464,7 +458,7 @@ impl Admission {
                 );
                 Err(self.limited(key, ask, Verdict::RequestRate, what, Some(quota)))
             }
-            _ => Ok((seat, quota)),
+            _ => Ok((entered.map(|(seat, _)| seat), quota)),
         }
     }
 

@@ -158,8 +158,8 @@ section! {
 }
 
 section! {
-    /// Circuit breaker of each worker, fed by the ends of requests; what clients did wrong, 429 and 503 never open it. While no worker of
-    /// a model is well, open breakers refuse its requests at once; else panic may overrule them (`cluster.panic`).
+    /// Circuit breaker of each worker, fed by the ends of requests; what clients did wrong, 429 and 503 never open it.
+    /// While no worker of a model is well, open breakers refuse its requests at once; else panic may overrule them (`cluster.panic`).
     [breaker] BreakerConfig {
         /// Breakers that may open.
         enabled: bool = true, flag "disable-circuit-breaker" Off, live now;

@@ -291,7 +291,7 @@ impl Leases {
                 config.ttl,
                 now,
             );
-            let due = |entry: &Entry| heard.due(entry, self.is_masked(&entry.id), config, now);
+            let due = |entry: &Entry| heard.due(entry, || self.is_masked(&entry.id), config, now);
             mine.iter().map(|entry| (*entry, due(entry))).collect()
         };
         self.show(&entries, mine.len(), now);
@@ -436,8 +436,14 @@ impl Heard {
         self.declared.retain(|id, _| renewed.contains_key(id));
     }
 
-    /// `is_masked`: an operator removed the worker, so that nobody loses it with its lease.
-    fn due(&self, entry: &Entry, is_masked: bool, config: &LeaseConfig, now: Instant) -> Due {
+    /// `is_masked`: an operator removed the worker, so that nobody loses it with its lease. Asked of silent ones only.
+    fn due(
+        &self,
+        entry: &Entry,
+        is_masked: impl FnOnce() -> bool,
+        config: &LeaseConfig,
+        now: Instant,
+    ) -> Due {
         let renewed = self.renewed.get(&entry.id);
         let silent = renewed.map_or(Duration::ZERO, |renewed| {
             now.saturating_duration_since(renewed.at)
@@ -447,10 +453,14 @@ impl Heard {
             .spec
             .as_ref()
             .is_some_and(|spec| spec.state() != State::Draining);
+        if silent <= ttl {
+            return Due::Nothing;
+        }
+        let is_masked = is_masked();
         match () {
             () if self.is_deaf && !is_masked => Due::Nothing,
             () if silent > ttl + config.grace => Due::Remove,
-            () if silent > ttl && is_in_use && !is_masked => Due::StopUse,
+            () if is_in_use && !is_masked => Due::StopUse,
             () => Due::Nothing,
         }
     }
@@ -499,7 +509,7 @@ mod tests {
     /// What is due at this second, when peers hear renewals or not.
     fn due(heard: &mut Heard, state: State, peers_hear: bool, now: Instant) -> Due {
         heard.follow([&id()].into_iter(), peers_hear, config().ttl, now);
-        heard.due(&entry(state), false, &config(), now)
+        heard.due(&entry(state), || false, &config(), now)
     }
 
     #[test]
@@ -547,7 +557,7 @@ mod tests {
         let mut due = |seconds| {
             let now = after(seconds, start);
             heard.follow([&id()].into_iter(), false, config().ttl, now);
-            heard.due(&entry(State::Active), true, &config(), now)
+            heard.due(&entry(State::Active), || true, &config(), now)
         };
         let over = config().ttl + config().grace;
         assert_eq!(due(over.as_secs()), Due::Nothing, "nobody loses it");
