@@ -27,14 +27,17 @@ pub enum ClientBody {
     Http2(Http2Body),
 }
 
-/// How long, and for how many bytes, a body of HTTP/2 is taken that nobody reads any more.
-const LINGER: Duration = Duration::from_secs(1);
+/// For how many bytes, and how long, a body of HTTP/2 is taken that nobody reads any more: until nothing more has come for
+/// a while, and at the latest then.
 const LINGER_BYTES: usize = 32 * 1024 * 1024;
+const LINGER_SILENCE: Duration = Duration::from_secs(5);
+const LINGER: Duration = Duration::from_secs(30);
 
 /// The body of an HTTP/2 request.
 ///
-/// One that is dropped before its end is taken for a moment all the same: else its stream would be reset behind the
-/// answer, which RFC 9113, section 8.1, allows, and common clients (curl, httpx) then drop the answer, too.
+/// One that is dropped before its end is taken for a while all the same: else its stream would be reset behind the
+/// answer, which RFC 9113, section 8.1, allows, and common clients (curl, httpx) then drop the answer, too. httpx does not
+/// look at the answer before it has sent all of the body, so this must last as long as that takes.
 #[derive(Debug)]
 pub struct Http2Body(Option<Incoming>);
 
@@ -46,21 +49,24 @@ impl From<Incoming> for Http2Body {
 
 impl Drop for Http2Body {
     fn drop(&mut self) {
-        let Some(mut rest) = self.0.take().filter(|body| !body.is_end_stream()) else {
+        let Some(rest) = self.0.take().filter(|body| !body.is_end_stream()) else {
             return;
         };
         // Without a runtime the process ends.
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        runtime.spawn(timeout(LINGER, async move {
-            let mut left = LINGER_BYTES;
-            while left > 0
-                && let Some(Ok(frame)) = rest.frame().await
-            {
-                left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
-            }
-        }));
+        runtime.spawn(timeout(LINGER, pass_over(rest)));
+    }
+}
+
+/// Takes what comes of a body, and keeps nothing of it.
+async fn pass_over(mut rest: Incoming) {
+    let mut left = LINGER_BYTES;
+    while left > 0
+        && let Ok(Some(Ok(frame))) = timeout(LINGER_SILENCE, rest.frame()).await
+    {
+        left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
     }
 }
 

@@ -39,7 +39,7 @@ const HEARD_WITHIN: Duration = Duration::from_secs(1);
 const READ_WITHIN: Duration = Duration::from_millis(100);
 /// For the goodbye of a connection that was asked to leave (GOAWAY, `close_notify`).
 const LEAVE_WITHIN: Duration = Duration::from_millis(500);
-/// The same where a request was turned away, whose body is taken for a second so that the answer arrives.
+/// The same where a request was turned away, whose body is taken for so long, so that the answer arrives.
 const TURNED_AWAY_WITHIN: Duration = Duration::from_secs(2);
 
 /// How many connections a port takes, in all and of one address.

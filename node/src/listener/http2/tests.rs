@@ -1,6 +1,7 @@
 //! Clients of HTTP/2 that take their answers late or never, on a stream of the test, in virtual time.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use tokio::time::{Instant, timeout};
 
 use super::stream::{Answer, Streams};
 use super::windows;
+use crate::http::client_body::Http2Body;
 use crate::http::progress::Progress;
 use crate::listener::channel_body::Channel;
 use crate::metrics::refusals::RefusalMetrics;
@@ -58,7 +60,9 @@ impl House {
                 let is_head = request.method() == Method::HEAD;
                 let progress = shared.begin();
                 let taken = Arc::clone(&taken);
+                let unread = Http2Body::from(request.into_body());
                 async move {
+                    let _unread = unread;
                     let body = taken.lock().await.recv().await.expect("an answer");
                     Ok::<_, Infallible>(Answer::of(Response::new(body), is_head, progress))
                 }
@@ -259,6 +263,44 @@ async fn the_head_alone_is_answered_without_a_body() {
     drop(sender);
     assert_eq!(read(answer.body_mut()).await, Ok(0));
     assert!(!house.progress.is_busy());
+}
+
+/// A client such as httpx looks at its answer when it has sent all, and a reset before that makes it drop the answer.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_nobody_reads_is_taken_while_it_comes() {
+    let second = Duration::from_secs(1);
+    for (pieces, pause, is_taken, lasts) in [
+        (20, second, true, 20 * second),
+        // Nothing more comes.
+        (1, 60 * second, false, 5 * second),
+        // A drip does not hold its stream for ever.
+        (60, second, false, 30 * second),
+    ] {
+        let mut house = House::new().await;
+        house.answers.try_send(whole(10)).expect("room");
+        let request = Request::post("http://grapevine.test/").body(());
+        let asked = house
+            .requests
+            .send_request(request.expect("a request"), false);
+        let (answer, mut body) = asked.expect("a stream");
+        let mut answer = answer.await.expect("an answer").into_body();
+        assert_eq!(read(&mut answer).await, Ok(10));
+        let began = Instant::now();
+        let mut reset = None;
+        for left in (0..pieces).rev() {
+            body.send_data(frame(1), false).expect("it is open");
+            let heard = timeout(pause, poll_fn(|cx| body.poll_reset(cx))).await;
+            reset = heard.ok();
+            if reset.is_some() {
+                break;
+            }
+            if left == 0 {
+                body.send_data(Bytes::new(), true).expect("the end");
+            }
+        }
+        assert_eq!(reset.is_none(), is_taken, "{pieces} pieces");
+        assert_eq!(began.elapsed().as_secs(), lasts.as_secs());
+    }
 }
 
 #[test]
