@@ -50,7 +50,7 @@ impl RecordedPlacement {
 
     /// The worker has computed the prompt: the placement is true and cannot be taken back any more.
     pub fn settle(&mut self) {
-        self.recorded.news = Vec::new();
+        self.recorded.unknown = Vec::new();
     }
 
     /// Tokens that were expected in the worker's cache.
@@ -214,10 +214,10 @@ impl CacheView {
         recorded
     }
 
-    /// Takes a placement back: the attempt failed before the worker computed anything, so what was new about it is
-    /// untrue.
+    /// Takes a placement back: the attempt failed before the worker computed anything, so what was not known there
+    /// before is untrue. What was, may still be there, however long ago it was used.
     pub fn retract(&self, placement: RecordedPlacement) {
-        let links = placement.recorded.news;
+        let links = placement.recorded.unknown;
         if links.is_empty() {
             return;
         }

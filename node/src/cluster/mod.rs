@@ -254,6 +254,10 @@ impl Cluster {
         }
         match Address::of(spec) {
             Ok(address) => {
+                // Another process: what the former one held is not there, whether or not this one says when it began.
+                if before.is_some() {
+                    self.cache_view.forget(&registered.id);
+                }
                 // One that moved keeps its series.
                 let has_series = before
                     .map_or(*with_series < self.defaults.worker_series, |worker| {

@@ -123,6 +123,40 @@ fn a_failed_attempt_says_nothing_of_other_prompts() {
     assert_eq!(house.expected(&also)[home], 0);
 }
 
+/// What was sent there long ago is told to the others again, and is no less true where the worker refuses this request.
+#[tokio::test(start_paused = true)]
+async fn a_failed_attempt_takes_back_nothing_that_was_known_long_before() {
+    let house = house();
+    let home = house.place(&key("a", 2)).decision.worker;
+    let before = house.expected(&key("a", 2));
+    advance(Duration::from_secs(600)).await;
+    let next = house.place(&key("a", 3));
+    assert_eq!(next.decision.worker, home);
+    let cache_view = house.cluster.cache_view();
+    cache_view.retract(next.recorded.expect("recorded"));
+    assert_eq!(house.expected(&key("a", 2)), before);
+    assert_eq!(house.expected(&key("a", 3)), before, "what was new is gone");
+}
+
+/// It need not say when it began.
+#[test]
+fn a_worker_at_another_address_holds_nothing_of_what_the_former_one_held() {
+    let house = house();
+    let home = house.place(&key("a", 2)).decision.worker;
+    let (id, spec) = worker(home, MODEL);
+    let mut raw = spec.to_raw();
+    raw.weight_milli = 2_000;
+    let becomes = |raw: &RawWorker| {
+        let spec = WorkerSpec::new(raw.clone()).expect("a worker");
+        house.agent.configure(id.clone(), spec).expect("room");
+        house.cluster.update(&house.agent.view());
+        house.expected(&key("a", 2))[home]
+    };
+    assert!(becomes(&raw) > 0, "the same one, otherwise described");
+    raw.url = "http://elsewhere:8000".to_owned();
+    assert_eq!(becomes(&raw), 0);
+}
+
 #[test]
 fn a_settled_placement_is_not_taken_back() {
     let house = house();

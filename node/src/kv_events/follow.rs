@@ -89,14 +89,57 @@ struct Found {
     problem: Option<BadSource>,
 }
 
+/// When a worker is asked where it publishes.
+#[derive(Debug)]
+struct Questions {
+    next: Instant,
+    last: Instant,
+    /// Behind a question without an answer.
+    pause: Duration,
+}
+
+impl Questions {
+    /// The first one is due at once.
+    fn from(now: Instant) -> Self {
+        Self {
+            next: now,
+            last: now,
+            pause: RETRY_MIN,
+        }
+    }
+
+    /// `is_lost`: a subscription ended.
+    fn is_due(&self, is_lost: bool, now: Instant) -> bool {
+        now >= self.next || is_lost && now >= self.last + ASK_LOST_EVERY
+    }
+
+    /// Its start was known as `before`, and is as `epoch`; 0: it is not known. The first that is known is no restart, but
+    /// shows as well that somebody answers there now: what was asked in vain meanwhile is no reason to wait.
+    fn knows_start(&mut self, before: u64, epoch: u64, now: Instant) {
+        if epoch != before {
+            *self = Self::from(now);
+        }
+    }
+
+    /// One was asked at `asked`, and is answered, or not.
+    fn ended(&mut self, asked: Instant, is_answered: bool, now: Instant) {
+        self.last = asked;
+        if is_answered {
+            (self.next, self.pause) = (now + ASK_EVERY, RETRY_MIN);
+        } else {
+            self.pause = (self.pause * 2).min(ASK_EVERY);
+            self.next = now + self.pause;
+        }
+    }
+}
+
 async fn hear(worker: Arc<Worker>, mut parts: KvParts) {
     // If nobody is there any more to say it, this ends soon, too.
     let _ = parts.handed_over.wait_for(|is_done| *is_done).await;
     let mut found = Found::default();
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut ask_at, mut pause) = (Instant::now(), RETRY_MIN);
-    let mut asked_at = ask_at;
+    let mut questions = Questions::from(Instant::now());
     let mut epoch = worker.epoch.load(Ordering::Relaxed);
     loop {
         ticks.tick().await;
@@ -107,8 +150,8 @@ async fn hear(worker: Arc<Worker>, mut parts: KvParts) {
             if found.sources.iter().all(|source| source.replay.is_some()) {
                 found.restarted(&worker, &parts);
             }
-            ask_at = Instant::now();
         }
+        questions.knows_start(before, epoch, Instant::now());
         let about = worker.about.load_full();
         match sources::of_labels(&about.labels, worker.address.rank(), about.ranks) {
             Ok(None) => {}
@@ -121,29 +164,21 @@ async fn hear(worker: Arc<Worker>, mut parts: KvParts) {
                 continue;
             }
         }
-        let now = Instant::now();
-        let is_lost = found.has_lost_one() && now >= asked_at + ASK_LOST_EVERY;
-        if now < ask_at && !is_lost {
+        let asked = Instant::now();
+        if !questions.is_due(found.has_lost_one(), asked) {
             continue;
         }
-        asked_at = now;
         let answer = ask(&worker).await;
-        let next = match answer {
-            Ok(answer) => {
-                pause = RETRY_MIN;
-                match sources::of_answer(&answer, worker.address.rank()) {
-                    Ok(sources) => found.begin(sources, &worker, &parts),
-                    Err(problem) => found.report(problem, &worker),
-                }
-                ASK_EVERY
-            }
+        questions.ended(asked, answer.is_ok(), Instant::now());
+        match answer {
+            Ok(answer) => match sources::of_answer(&answer, worker.address.rank()) {
+                Ok(sources) => found.begin(sources, &worker, &parts),
+                Err(problem) => found.report(problem, &worker),
+            },
             Err(error) => {
                 tracing::debug!(worker = &*worker.label, %error, "worker did not say where it publishes KV events");
-                pause = (pause * 2).min(ASK_EVERY);
-                pause
             }
-        };
-        ask_at = Instant::now() + next;
+        }
     }
 }
 
@@ -198,6 +233,36 @@ impl Found {
                 "worker publishes KV events that cannot be heard"
             );
             self.problem = Some(problem);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_did_not_answer_while_it_started_is_asked_once_its_start_is_known() {
+        let start = Instant::now();
+        let mut questions = Questions::from(start);
+        let pause = |questions: &mut Questions, is_answered| {
+            questions.ended(start, is_answered, start);
+            (questions.next - start).as_secs()
+        };
+        let pauses = [false, false, true, false].map(|is| pause(&mut questions, is));
+        assert_eq!(pauses, [2, 4, 60, 2]);
+        let later = start + ASK_LOST_EVERY;
+        for (before, epoch) in [(0, 7), (7, 8)] {
+            for _ in 0..10 {
+                assert!(pause(&mut questions, false) <= 60);
+            }
+            assert!(!questions.is_due(false, later));
+            assert!(questions.is_due(true, later), "a subscription is lost");
+            questions.knows_start(before, before, later);
+            assert!(!questions.is_due(false, later), "no news");
+            questions.knows_start(before, epoch, later);
+            assert!(questions.is_due(false, later));
+            assert_eq!(pause(&mut questions, false), 2);
         }
     }
 }

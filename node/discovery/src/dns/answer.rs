@@ -21,6 +21,8 @@ pub(super) const EMPTY_ANSWERS: u32 = 3;
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) workers: Listed,
+    /// They are IPv6 addresses, asked for because the name was said to have no IPv4 address.
+    pub(super) is_second_choice: bool,
     /// How long the records stand; `None` for an answer without records.
     pub(super) ttl: Option<Duration>,
 }
@@ -80,10 +82,12 @@ pub(super) fn at_services(services: &[Service], scheme: Scheme) -> Result<Listed
     services().map(worker).collect()
 }
 
-/// What is believed of one name: its last records, until it has had none [`EMPTY_ANSWERS`] times in a row.
+/// What is believed of one name: its last records, until it has had none [`EMPTY_ANSWERS`] times in a row. IPv6 addresses
+/// of a name that had IPv4 ones count as none: they show that it was said to have no IPv4 address, and nothing else.
 #[derive(Debug, Default)]
 pub(super) struct Belief {
     workers: Option<Listed>,
+    is_second_choice: bool,
     empty_answers: u32,
     /// When the latest of them was counted.
     counted: Option<Instant>,
@@ -92,16 +96,34 @@ pub(super) struct Belief {
 impl Belief {
     /// Takes in an answer. Of empty ones that come less than `apart` after another only the first counts: other names
     /// may have this one asked more often.
-    pub(super) fn answered(&mut self, workers: Listed, now: Instant, apart: Duration) {
-        if !workers.is_empty() {
-            *self = Self::default();
-        } else if self.counted.is_none_or(|counted| now >= counted + apart) {
+    pub(super) fn answered(&mut self, answer: Answer, now: Instant, apart: Duration) {
+        let Answer {
+            workers,
+            is_second_choice,
+            ttl: _,
+        } = answer;
+        let is_worse = is_second_choice && self.has_first_choice();
+        if !workers.is_empty() && !is_worse {
+            *self = Self {
+                workers: Some(workers),
+                is_second_choice,
+                ..Self::default()
+            };
+            return;
+        }
+        if self.counted.is_none_or(|counted| now >= counted + apart) {
             self.empty_answers += 1;
             self.counted = Some(now);
         }
-        if !workers.is_empty() || self.empty_answers >= EMPTY_ANSWERS {
+        if self.empty_answers >= EMPTY_ANSWERS {
             self.workers = Some(workers);
+            self.is_second_choice = is_second_choice;
         }
+    }
+
+    fn has_first_choice(&self) -> bool {
+        let has_some = self.workers.as_ref().is_some_and(|all| !all.is_empty());
+        has_some && !self.is_second_choice
     }
 
     /// Takes in that there was no answer.
@@ -124,6 +146,14 @@ mod tests {
             target: target.to_owned(),
             port: 8000,
             weight,
+        }
+    }
+
+    fn answer(workers: Listed, is_second_choice: bool) -> Answer {
+        Answer {
+            workers,
+            is_second_choice,
+            ttl: None,
         }
     }
 
@@ -173,7 +203,7 @@ mod tests {
         let mut answers = |belief: &mut Belief, count: u32, workers: Listed, each: Duration| {
             for _ in 0..count {
                 now += each;
-                belief.answered(workers.clone(), now, APART);
+                belief.answered(answer(workers.clone(), false), now, APART);
             }
         };
         answers(&mut belief, 1, Vec::new(), APART);
@@ -188,5 +218,34 @@ mod tests {
         assert_eq!(belief.workers(), Some(&one()), "asked again too soon");
         answers(&mut belief, 1, Vec::new(), APART / 5);
         assert_eq!(belief.workers(), Some(&Vec::new()));
+    }
+
+    /// Where the IPv4 answer is empty by mistake, the same workers would be others, and the known ones gone.
+    #[test]
+    fn addresses_of_ipv6_take_the_place_of_ipv4_after_three_answers_in_a_row() {
+        const APART: Duration = Duration::from_secs(5);
+        let at = |text: &str| {
+            let address = text.parse().expect("an address");
+            at_addresses([address], 80, Scheme::Http).expect("a worker")
+        };
+        let (four, six) = (at("10.0.0.1"), at("2001:db8::1"));
+        let start = Instant::now();
+        let mut belief = Belief::default();
+        let mut step = 0;
+        let mut answers = |workers: &Listed, is_second_choice| {
+            step += 1;
+            let now = start + APART * step;
+            belief.answered(answer(workers.clone(), is_second_choice), now, APART);
+            belief.workers().cloned()
+        };
+        assert_eq!(answers(&six, true), Some(six.clone()), "all that it has");
+        assert_eq!(answers(&four, false), Some(four.clone()));
+        for _ in 0..2 {
+            assert_eq!(answers(&six, true), Some(four.clone()), "by mistake?");
+        }
+        assert_eq!(answers(&four, false), Some(four.clone()), "it was");
+        for expected in [&four, &four, &six, &six] {
+            assert_eq!(answers(&six, true).as_ref(), Some(expected));
+        }
     }
 }

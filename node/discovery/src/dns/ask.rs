@@ -9,7 +9,7 @@ use hickory_resolver::config::{
 };
 use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::proto::rr::{Name, RData, RecordType};
+use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use hickory_resolver::system_conf::read_system_conf;
 
 use super::DnsSettings;
@@ -157,5 +157,10 @@ fn answer(
     // The shortest of a chain: an alias may end before the address that it leads to.
     let ttl = records.iter().map(|record| record.ttl).min();
     let ttl = ttl.map(|seconds| Duration::from_secs(u64::from(seconds)));
-    Ok(Answer { workers, ttl })
+    let is_ipv6 = |record: &Record| matches!(record.data, RData::AAAA(_));
+    Ok(Answer {
+        workers,
+        is_second_choice: records.iter().any(is_ipv6),
+        ttl,
+    })
 }

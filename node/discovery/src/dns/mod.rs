@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::feed::Feed;
 use crate::picture::Picture;
-use answer::{Belief, Listed};
+use answer::{Answer, Belief, Listed};
 use ask::Asker;
 pub use name::{DnsName, DnsNameError};
 
@@ -161,11 +161,11 @@ async fn look(
                 .ttl
                 .map_or(settings.retry, |ttl| settings.stands(ttl)),
         );
-        belief.answered(
-            in_role(answer.workers, role)?,
-            Instant::now(),
-            settings.retry,
-        );
+        let answer = Answer {
+            workers: in_role(answer.workers, role)?,
+            ..answer
+        };
+        belief.answered(answer, Instant::now(), settings.retry);
     }
     Ok(stands)
 }

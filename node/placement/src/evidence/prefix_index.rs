@@ -103,6 +103,8 @@ pub struct PrefixIndexCounters {
 pub struct Recorded {
     /// Marks that were not known there, or not lately: what other replicas need to receive.
     pub news: Vec<u64>,
+    /// Those of them that were not known there at all: what is untrue where the worker did not compute the prompt.
+    pub unknown: Vec<u64>,
     /// The deepest mark that was known there, when it was not used within the second: others renew it, too, so that
     /// what is in use leaves no prefix index sooner than the worker's cache.
     pub renewed: Option<u64>,
@@ -302,10 +304,14 @@ impl PrefixIndex {
                         recorded.renewed = Some(mark.hash);
                     }
                 }
-                None => recorded.news.push(mark.hash),
+                None => {
+                    recorded.news.push(mark.hash);
+                    recorded.unknown.push(mark.hash);
+                }
             }
         }
         recorded.news.reverse();
+        recorded.unknown.reverse();
         self.fit(slot);
         recorded
     }

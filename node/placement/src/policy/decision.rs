@@ -194,7 +194,8 @@ pub struct Decision {
     pub tokens_before: u64,
     /// How long that is expected to take, by the worker's rate.
     pub first_token: Duration,
-    /// Tokens of the prompt that the chosen worker shares because they are hot: every replica knows that.
+    /// Tokens of the prompt that the chosen worker shares because they are hot: every replica knows that. 0 in policy
+    /// `cache_aware`, which does not go by heat.
     pub shared_tokens: u32,
     /// A worker is known to hold more of the prompt than what is hot: policies that believe evidence go by that.
     pub known: bool,

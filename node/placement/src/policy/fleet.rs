@@ -264,7 +264,7 @@ impl<'a> Fleet<'a> {
             worker,
             home: self.home,
             reason,
-            shared_tokens: self.place.shared_tokens(worker),
+            shared_tokens: self.unrecorded_tokens(worker),
             expected_tokens: self.expected_tokens(worker),
             tokens_before: self.tokens_before(worker),
             first_token: Duration::try_from_secs_f64(self.first_token_ms(worker) / 1e3)
@@ -503,6 +503,15 @@ impl<'a> Fleet<'a> {
         let known = self.candidates[index].held_tokens;
         let tokens = known.max(self.place.shared_tokens(index));
         tokens.min(self.key.prompt_tokens())
+    }
+
+    /// Tokens of the prompt that need no record there, since they are hot. Policy `cache_aware` goes by records alone: a
+    /// hot prefix that nobody recorded any more would be forgotten.
+    fn unrecorded_tokens(&self, index: usize) -> u32 {
+        match self.settings.policy {
+            Policy::CacheAware => 0,
+            _ => self.place.shared_tokens(index),
+        }
     }
 
     /// Reason of a choice by order: what kept the request from its home.

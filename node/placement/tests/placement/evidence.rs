@@ -397,7 +397,7 @@ proptest! {
                     let gone = both[who].correct(slots[worker], &recorded, key.prompt_tokens(), 0);
                     both[1 - who].unlearn(id, 1, &gone);
                 }
-                2 | 3 => both.iter_mut().for_each(|index| index.take_back(id, 1, &recorded.news)),
+                2 | 3 => both.iter_mut().for_each(|index| index.take_back(id, 1, &recorded.unknown)),
                 _ => {}
             }
             prop_assert_eq!(both[0].len(), both[1].len());

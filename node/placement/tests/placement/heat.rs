@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use grapevine_placement::heat::REPORT_LINKS_MAX;
 use grapevine_placement::{
-    HeatCounter, HeatReport, HeatSettings, HotSet, Key, PolicySettings, Ring, View, decide,
+    HeatCounter, HeatReport, HeatSettings, HotSet, Key, Policy, PolicySettings, Ring, View, decide,
 };
 use proptest::prelude::*;
 
 use crate::common::{chat, equal_ring, idle, numbers, prompt};
+use crate::scene::settings;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -166,5 +167,24 @@ proptest! {
         let backward = HotSet::sum(&reports);
         prop_assert_eq!(forward.digest(), backward.digest());
         prop_assert_eq!(forward, backward);
+    }
+}
+
+/// Policy `cache_aware` goes by what is recorded alone: a hot prefix that is recorded no more would be forgotten.
+#[test]
+fn cache_aware_records_what_is_hot_as_well() {
+    let ring = equal_ring(8);
+    let hot = HotSet::sum([&report(shared(400))]);
+    let view = View {
+        ring: &ring,
+        hot: &hot,
+    };
+    let key = shared(1).next().expect("one");
+    for (policy, records_all) in [(Policy::Prefix, false), (Policy::CacheAware, true)] {
+        let settings = settings(policy);
+        let decision = decide(&settings, view, &key, &idle(8), &[], 0).expect("workers");
+        let recorded = decision.marks(&key);
+        assert!(!recorded.is_empty(), "{policy}: its own part");
+        assert_eq!(recorded == key.marks(), records_all, "{policy}");
     }
 }
