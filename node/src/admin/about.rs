@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::Admin;
-use crate::config::Config;
+use crate::config::{Config, ModelConfig};
 use crate::descriptors::fitting;
 use crate::machine::{Machine, own_files_max};
 
@@ -30,6 +30,17 @@ pub struct Configured {
     seeds: Vec<String>,
     /// Whether it listens to what workers say of their caches.
     kv_events: bool,
+    /// The `[[model]]` sections: part of `GET /cluster`.
+    #[serde(skip)]
+    pub(super) models: Vec<ModelView>,
+}
+
+/// A `[[model]]` section, as far as it says what clients may ask for.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct ModelView {
+    name: String,
+    /// Where its requests go; empty: it is no alias.
+    targets: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -74,6 +85,17 @@ impl Configured {
                 .map(ToString::to_string)
                 .collect(),
             kv_events: config.kv_events.enabled,
+            models: config.model.iter().map(ModelView::of).collect(),
+        }
+    }
+}
+
+impl ModelView {
+    fn of(model: &ModelConfig) -> Self {
+        let targets = model.targets.iter().flatten();
+        Self {
+            name: model.name.clone(),
+            targets: targets.map(|target| target.model.clone()).collect(),
         }
     }
 }

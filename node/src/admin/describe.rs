@@ -14,6 +14,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::Admin;
+use super::about::ModelView;
 use super::links::Unheard;
 use super::page::{PAGE, Page};
 use crate::api::cards::Card;
@@ -55,6 +56,8 @@ pub(super) struct ClusterView {
     lost_sources: Vec<LostSource>,
     /// Replica ids under which two processes run.
     twins: Vec<TwinView>,
+    /// The `[[model]]` sections of this replica: what may be asked for, whether a worker serves it or not.
+    models: Vec<ModelView>,
 }
 
 /// The last minute, or what there was of it.
@@ -385,6 +388,7 @@ impl Admin {
             silent_seeds: self.describe_silent_seeds(&view),
             lost_sources: self.board.lost(),
             twins: self.agent.twins().into_iter().map(TwinView::from).collect(),
+            models: self.configured.now().models.clone(),
         }
     }
 

@@ -17,6 +17,7 @@ use super::page::Page;
 use super::{Admin, Answer, body, json, not_found};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
+use crate::config::HostPort;
 use crate::shown::difference;
 use crate::upstream::address::Address;
 use crate::warmup::WARMED_TOGETHER_MAX;
@@ -118,11 +119,19 @@ impl Wanted {
     }
 
     fn take_labels(&mut self) -> Result<Labels, ApiError> {
+        let kv_address = self.kv_address.take();
+        if kv_address
+            .as_deref()
+            .is_some_and(|address| HostPort::new(address).is_none())
+        {
+            let what = "kv_address is host:port, such as 10.0.0.5:14579";
+            return Err(ApiError::invalid("kv_address", what));
+        }
         let labels = Labels::new(self.labels.take().unwrap_or_default());
         let declared = Declared {
             kv_connector: self.kv_connector.take(),
             bootstrap_port: self.bootstrap_port.take(),
-            kv_address: self.kv_address.take(),
+            kv_address,
             labels: labels.map_err(|error| wrong_worker(&error))?,
         };
         let labels = declared.into_labels();
@@ -501,5 +510,25 @@ impl Admin {
             next: last.map(|worker| worker.id.to_string()),
         };
         json(StatusCode::OK, &body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_transfers_is_one() {
+        let new = |kv_address: &str| {
+            let text = format!(r#"{{"url":"http://a:1","kv_address":"{kv_address}"}}"#);
+            let wanted: Wanted = body::parse(text.as_bytes()).expect("a worker");
+            wanted.into_new()
+        };
+        let taken = new("10.0.0.5:14579").expect("an address");
+        assert_eq!(taken.labels.get("kv.address"), Some("10.0.0.5:14579"));
+        for wrong in ["foo", "10.0.0.5", "10.0.0.5:0", ""] {
+            let refused = new(wrong).expect_err(wrong);
+            assert!(refused.message.contains("host:port"), "{}", refused.message);
+        }
     }
 }

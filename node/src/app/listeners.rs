@@ -64,7 +64,8 @@ fn inherited(socket: std::net::TcpListener) -> std::io::Result<TcpListener> {
     Ok(socket)
 }
 
-/// One line for the operator who started this process, with the ports that were bound.
+/// One line for the operator who started this process, with the ports that were bound; the log has them, too, since what
+/// reads the one seldom keeps the other.
 pub(super) fn announcement(
     replica: &str,
     listeners: &Listeners,
@@ -72,14 +73,57 @@ pub(super) fn announcement(
 ) -> anyhow::Result<String> {
     let metrics = listeners.metrics.as_ref().map(TcpListener::local_addr);
     let pings = listeners.pings.as_ref().map(TcpListener::local_addr);
+    let (metrics, pings) = (metrics.transpose()?, pings.transpose()?);
+    let (data, admin) = (listeners.data.local_addr()?, listeners.admin.local_addr()?);
+    let told = |address: Option<SocketAddr>| address.map(tracing::field::display);
+    tracing::info!(
+        %data,
+        %admin,
+        gossip = told(gossip),
+        prometheus = told(metrics),
+        pings = told(pings),
+        "listening"
+    );
     let line = serde_json::json!({
         "event": "listening",
         "replica": replica,
-        "data": listeners.data.local_addr()?,
-        "admin": listeners.admin.local_addr()?,
+        "data": data,
+        "admin": admin,
         "gossip": gossip,
-        "prometheus": metrics.transpose()?,
-        "pings": pings.transpose()?,
+        "prometheus": metrics,
+        "pings": pings,
     });
     Ok(line.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::config::Layers;
+
+    #[tokio::test]
+    async fn the_log_names_the_ports_that_were_free() {
+        let text = "[listen]\nport = 0\n[admin]\nport = 0\n[metrics]\nenabled = false";
+        let layers = Layers {
+            file: Some(("g.toml".into(), text.to_owned())),
+            ..Layers::default()
+        };
+        let config = Config::from_layers(layers).expect("valid");
+        let listeners = bind(&config, None).expect("free ports");
+        let log = tempfile::NamedTempFile::new().expect("a file");
+        let writer = Mutex::new(log.reopen().expect("a file"));
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(writer)
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            announcement("r1", &listeners, None).expect("bound");
+        });
+        let log = std::fs::read_to_string(log.path()).expect("text");
+        let admin = listeners.admin.local_addr().expect("bound");
+        assert!(log.contains("listening data=127.0.0.1:"), "{log}");
+        assert!(log.contains(&format!(" admin={admin}")), "{log}");
+    }
 }

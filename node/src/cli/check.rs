@@ -3,6 +3,7 @@
 //! Opens no port and asks nobody. More is a mistake here than at a start: a replica serves on while a file of workers or
 //! a kubeconfig is missing, and says so in its log.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use grapevine_discovery::file;
@@ -54,7 +55,8 @@ pub(super) fn examine(origin: &Layers) -> (Config, Vec<Problem>, Vec<String>) {
     files.collectors(&config);
     let unmatched = files.found_workers(&config);
     let problems = in_order_of_place(files.problems);
-    let notes = config.notes().into_iter().chain(unmatched).collect();
+    let notes = config.notes().into_iter().chain(unmatched);
+    let notes = notes.chain(open_keys(&config)).collect();
     (config, problems, notes)
 }
 
@@ -237,6 +239,28 @@ impl Files<'_> {
             self.wrong("kubernetes", "kubeconfig", &what);
         }
     }
+}
+
+/// Private keys that every user of this machine may read. No mistake: in a container, where Kubernetes mounts secrets so,
+/// there is no other user.
+fn open_keys(config: &Config) -> Vec<String> {
+    let keys = [
+        ("gossip.key", &config.gossip.key),
+        ("tls.key", &config.tls.key),
+        ("workers.client_key", &config.workers.client_key),
+    ];
+    let note = |(setting, file): (&str, &Option<std::path::PathBuf>)| {
+        let file = file.as_deref()?;
+        let mode = std::fs::metadata(file).ok()?.permissions().mode();
+        (mode & 0o004 != 0).then(|| {
+            let file = file.display();
+            format!(
+                "{setting}: every user of this machine may read the private key {file} (mode {:04o}): chmod 600 {file}",
+                mode & 0o7777
+            )
+        })
+    };
+    keys.into_iter().filter_map(note).collect()
 }
 
 fn identity(config: &Config, files: &PemFiles) -> Result<Identity, IdentityError> {

@@ -1,6 +1,6 @@
 //! `serve --check` on real files: a good configuration passes, and all mistakes of a bad one are reported together.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::path::Path;
 
 use clap::Parser;
@@ -94,6 +94,32 @@ fn a_good_configuration_passes_with_all_its_files() {
          [keys]\nfile = '@/keys.toml'\n[files]\npaths = ['@/w.json', '@/none-yet-*.json']\n",
     );
     assert!(lines.is_empty(), "{lines:#?}");
+}
+
+#[test]
+fn a_private_key_that_everybody_may_read_is_noted() {
+    let folder = Folder::new();
+    let key = folder.0.path().join("key");
+    let notes = |mode: u32| {
+        fs::write(&key, "").expect("written");
+        fs::set_permissions(&key, Permissions::from_mode(mode)).expect("its own file");
+        let text = format!("[gossip]\nkey = '{}'", key.display());
+        let layers = Layers {
+            file: Some((Path::new("g.toml").to_owned(), text)),
+            ..Layers::default()
+        };
+        let (_, _, notes) = examine(&layers);
+        notes
+            .into_iter()
+            .filter(|note| note.starts_with("gossip.key"))
+            .collect::<Vec<_>>()
+    };
+    let [note] = &notes(0o644)[..] else {
+        panic!("no note");
+    };
+    assert!(note.contains("(mode 0644): chmod 600"), "{note}");
+    // A group of its own is a way to share a key with one service.
+    assert!(notes(0o640).is_empty() && notes(0o600).is_empty());
 }
 
 #[test]

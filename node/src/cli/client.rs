@@ -1,5 +1,6 @@
 //! The commands' way to a replica: its admin API, by HTTP on the control path.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -9,6 +10,7 @@ use url::Url;
 
 use super::failure::Failure;
 use crate::shown::field;
+use crate::tls::read_certificates;
 
 /// Where a replica's admin port is unless its configuration says otherwise.
 pub(super) const DEFAULT_ADMIN: &str = "http://127.0.0.1:30001";
@@ -28,6 +30,8 @@ pub(super) struct AdminArgs {
         value_parser = admin_url
     )]
     admin: Url,
+    #[command(flatten)]
+    ca: CaArg,
     /// Admin token, needed beyond loopback.
     #[arg(long, env = "GRAPEVINE_ADMIN__TOKEN", hide_env_values = true)]
     token: Option<String>,
@@ -36,17 +40,29 @@ pub(super) struct AdminArgs {
     pub(super) json: bool,
 }
 
-/// An admin address as it is written on a command line.
+// A plain comment: clap would show a doc comment in place of the command's.
+#[derive(clap::Args)]
+pub(super) struct CaArg {
+    /// Authority (PEM) that signed the certificate of an https admin address [default: those of the system].
+    #[arg(long = "ca", value_name = "FILE", env = "GRAPEVINE_ADMIN_CA")]
+    admin_ca: Option<PathBuf>,
+}
+
+/// An admin address as it is written on a command line. A replica's admin port speaks plain HTTP; https is for a proxy in
+/// front of it that ends TLS.
 ///
 /// # Errors
 /// It is none.
 pub(super) fn admin_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).ok().filter(is_admin);
-    url.ok_or_else(|| "no admin address: write http://address:port".to_owned())
+    url.ok_or_else(|| {
+        "no admin address: write http://address:port, or https://name for a proxy that ends TLS"
+            .to_owned()
+    })
 }
 
 fn is_admin(url: &Url) -> bool {
-    url.scheme() == "http" && !url.cannot_be_a_base()
+    matches!(url.scheme(), "http" | "https") && !url.cannot_be_a_base()
 }
 
 /// A client of one replica's admin API.
@@ -54,15 +70,22 @@ pub(super) struct AdminClient {
     http: reqwest::Client,
     url: Url,
     token: Option<String>,
+    /// The token was given for TLS, and this address has none.
+    would_bare_token: bool,
 }
 
 impl AdminClient {
     pub(super) fn new(args: &AdminArgs) -> Result<Self, Failure> {
-        Self::at(args.admin.clone(), args.token.clone())
+        Self::trusting(args.admin.clone(), args.token.clone(), &args.ca)
     }
 
-    /// A client of the admin port at this address.
+    /// A client of the admin port at this address; of an https one the system's authorities are believed.
     pub(super) fn at(url: Url, token: Option<String>) -> Result<Self, Failure> {
+        Self::trusting(url, token, &CaArg { admin_ca: None })
+    }
+
+    /// The same; of an https address this authority is believed, if one is named.
+    pub(super) fn trusting(url: Url, token: Option<String>, ca: &CaArg) -> Result<Self, Failure> {
         if !is_admin(&url) {
             let what = format!("{url} is no admin address: write http://address:port");
             return Err(Failure::Usage(what));
@@ -74,16 +97,28 @@ impl AdminClient {
             let what = "the admin token has characters that no header may have".to_owned();
             return Err(Failure::Usage(what));
         }
+        let http = match (url.scheme(), &ca.admin_ca) {
+            ("https", Some(file)) => http_client_with_ca(file)?,
+            ("https", None) => http_client_with_roots()?,
+            _ => http_client()?,
+        };
         Ok(Self {
-            http: http_client()?,
+            http,
             url,
             token,
+            would_bare_token: false,
         })
     }
 
-    /// The same, token included, for another replica of the cluster.
+    /// The same, token included, for another replica of the cluster. A token that was given for TLS is not sent without:
+    /// then the other one is not asked.
     pub(super) fn elsewhere(&self, url: Url) -> Result<Self, Failure> {
-        Self::at(url, self.token.clone())
+        let would_bare_token =
+            self.url.scheme() == "https" && url.scheme() == "http" && self.token.is_some();
+        Ok(Self {
+            would_bare_token,
+            ..Self::at(url, self.token.clone())?
+        })
     }
 
     /// Where it asks.
@@ -160,6 +195,13 @@ impl AdminClient {
             let what =
                 format!("{segment:?} is no name: it is a dot or two, or has control characters");
             return Err(Failure::Usage(what));
+        }
+        if self.would_bare_token {
+            return Err(Failure::Unreachable(format!(
+                "{} is not asked: it has no TLS, and the token was given for an https address; ask it by itself with \
+                 --admin",
+                self.url
+            )));
         }
         let mut url = self.url.clone();
         // Segment by segment: a worker's id is a URL, and its slashes must not part it.
@@ -247,6 +289,17 @@ pub(super) fn http_client_with_roots() -> Result<reqwest::Client, Failure> {
     client_with(roots.collect())
 }
 
+/// The same, for addresses whose certificate is of this authority.
+fn http_client_with_ca(file: &Path) -> Result<reqwest::Client, Failure> {
+    let wrong = |why: String| Failure::Usage(format!("--ca: {why}"));
+    let found = read_certificates(file).map_err(|error| wrong(error.to_string()))?;
+    let roots = found
+        .iter()
+        .map(|root| reqwest::Certificate::from_der(root));
+    let roots: Result<Vec<_>, _> = roots.collect();
+    client_with(roots.map_err(|error| wrong(chain(&error)))?)
+}
+
 fn client_with(roots: Vec<reqwest::Certificate>) -> Result<reqwest::Client, Failure> {
     let builder = reqwest::Client::builder()
         .tls_certs_only(roots)
@@ -284,6 +337,7 @@ mod tests {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let args = AdminArgs {
             admin: format!("http://{address}").parse().expect("a URL"),
+            ca: CaArg { admin_ca: None },
             token: token.map(str::to_owned),
             json: false,
         };
@@ -319,7 +373,7 @@ mod tests {
             "127.0.0.1:30001",
             "10.0.0.1",
             "ftp://x",
-            "https://x",
+            "https://",
             "http://",
         ] {
             let error = admin_url(text).expect_err(text);
@@ -331,6 +385,78 @@ mod tests {
             let is_usage = matches!(refused, Some(Failure::Usage(text)) if !text.contains(token));
             assert!(is_usage, "{token:?}");
         }
+    }
+
+    /// A proxy that ends TLS, with a certificate that signed itself: its port, and that certificate in a file.
+    async fn tls_proxy(answers: &'static str) -> (u16, tempfile::NamedTempFile) {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        let ca = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(ca.path(), made.cert.pem()).expect("written");
+        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let config = rustls::ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.into())
+            .expect("a pair");
+        let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                // Who does not believe the certificate leaves.
+                let Ok(mut stream) = acceptor.accept(stream).await else {
+                    continue;
+                };
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(stream.read_u8().await.expect("a whole head"));
+                }
+                stream
+                    .write_all(answer("200 OK", answers).as_bytes())
+                    .await
+                    .expect("sent");
+                let _ = stream.shutdown().await;
+            }
+        });
+        (port, ca)
+    }
+
+    #[tokio::test]
+    async fn behind_a_proxy_that_ends_tls_the_named_authority_is_believed_and_no_other() {
+        let (port, ca) = tls_proxy(r#"{"replica":"r1"}"#).await;
+        let url = || admin_url(&format!("https://localhost:{port}")).expect("an address");
+        let with = |file: Option<&Path>| {
+            let ca = CaArg {
+                admin_ca: file.map(Path::to_owned),
+            };
+            AdminClient::trusting(url(), None, &ca)
+        };
+        let asked = with(Some(ca.path())).expect("a client");
+        let cluster = asked.get(&["cluster"]).await.expect("an answer");
+        assert_eq!(cluster["replica"], "r1");
+        let refused = with(None).expect("a client").get(&["cluster"]).await;
+        let is_told =
+            matches!(&refused, Err(Failure::Unreachable(why)) if why.contains("certificate"));
+        assert!(is_told, "{refused:?}");
+        let missing = with(Some(Path::new("/no/such/ca.pem"))).err();
+        assert!(matches!(missing, Some(Failure::Usage(why)) if why.starts_with("--ca: ")));
+    }
+
+    #[tokio::test]
+    async fn a_token_that_was_given_for_tls_goes_nowhere_without() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let plain = || Url::parse(&format!("http://{address}")).expect("a URL");
+        let proxy = admin_url("https://proxy.example").expect("an address");
+        let client = AdminClient::at(proxy, Some("hush".to_owned())).expect("a client");
+        let other = client.elsewhere(plain()).expect("a client");
+        let failure = other.get(&["cluster"]).await.expect_err("not asked");
+        let is_told = matches!(&failure, Failure::Unreachable(why) if why.contains("no TLS"));
+        assert!(is_told, "{failure}");
+        // Among plain addresses it travels as before.
+        let first = AdminClient::at(plain(), Some("hush".to_owned())).expect("a client");
+        assert!(!first.elsewhere(plain()).expect("a client").would_bare_token);
     }
 
     #[tokio::test]

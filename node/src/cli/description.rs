@@ -3,6 +3,8 @@
 use grapevine_gossip::worker::{Labels, Role, weight_milli};
 use serde_json::{Map, Value, json};
 
+use crate::config::HostPort;
+
 // Plain comments: clap would show doc comments in place of the command's.
 #[derive(clap::Args)]
 pub(super) struct Description {
@@ -35,7 +37,7 @@ pub(super) struct Description {
     #[arg(long, value_name = "PORT")]
     bootstrap_port: Option<u16>,
     /// Address of its engine's ZMQ side.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_port)]
     kv_address: Option<String>,
     /// What else is to be known of it; may be repeated.
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
@@ -81,6 +83,12 @@ fn weight(text: &str) -> Result<f64, String> {
     Ok(weight)
 }
 
+/// A replica would keep any text, and every transfer to or from this worker would fail.
+fn host_port(text: &str) -> Result<String, &'static str> {
+    let address = HostPort::new(text).ok_or("write host:port, such as 10.0.0.5:14579")?;
+    Ok(address.to_string())
+}
+
 fn label(text: &str) -> Result<(String, String), String> {
     let labels = Labels::from_texts([text]).map_err(|error| error.to_string())?;
     let label = labels.iter().next();
@@ -115,6 +123,8 @@ mod tests {
             "--label a",
             "--label A=1",
             "--bootstrap-port 70000",
+            "--kv-address foo",
+            "--kv-address 10.0.0.5:0",
             "--weight nan",
             "--weight inf",
             "--weight -1",

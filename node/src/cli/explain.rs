@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::client::{AdminArgs, AdminClient};
 use super::failure::Failure;
 use super::show::{Column, field, print_json, print_line, print_table, rows};
+use crate::shown::models::askable;
 
 /// Shows where a request would go, and why, without sending it.
 #[derive(clap::Args)]
@@ -59,8 +60,12 @@ pub async fn explain(args: ExplainArgs) -> Result<(), Failure> {
     let asked = client.call(Method::POST, &["explain"], &query, body).await;
     let answer = match asked {
         Err(Failure::Refused(why)) if args.prompt.is_some() => {
-            let models = served(&client).await?;
-            return Err(without_model(args.model.as_deref(), &models, why));
+            let rings = client.get(&["ring"]).await?;
+            let cluster = client.get(&["cluster"]).await?;
+            // Without a model a request goes to the only one that there is; an alias for it changes nothing.
+            let is_one = askable(&rings, &Value::Null).len() < 2;
+            let models = askable(&rings, &cluster);
+            return Err(without_model(args.model.as_deref(), is_one, &models, why));
         }
         asked => asked?,
     };
@@ -87,18 +92,8 @@ pub async fn explain(args: ExplainArgs) -> Result<(), Failure> {
     print_order(&answer)
 }
 
-/// The models that the cluster serves, each once.
-async fn served(client: &AdminClient) -> Result<Vec<String>, Failure> {
-    let rings = client.get(&["ring"]).await?;
-    let pools = rows(&rings, "pools").iter();
-    let mut models: Vec<String> = pools.map(|pool| field(pool, "model")).collect();
-    models.sort();
-    models.dedup();
-    Ok(models)
-}
-
 /// What a refusal comes from, if it is the model: one must be named where several are served.
-fn without_model(model: Option<&str>, models: &[String], why: String) -> Failure {
+fn without_model(model: Option<&str>, is_one: bool, models: &[String], why: String) -> Failure {
     /// More are counted.
     const NAMED: usize = 20;
     let more = match models.len().saturating_sub(NAMED) {
@@ -108,7 +103,7 @@ fn without_model(model: Option<&str>, models: &[String], why: String) -> Failure
     let named = models.iter().take(NAMED).cloned().collect::<Vec<_>>();
     let named = format!("{}{more}", named.join(", "));
     match model {
-        None if models.len() > 1 => {
+        None if !is_one => {
             let what =
                 format!("the cluster serves several models; choose one with --model: {named}");
             Failure::Usage(what)
@@ -220,12 +215,18 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::fake_replica::{port, serve};
+    use crate::cli::{Cli, Command};
 
     #[test]
     fn a_model_must_be_named_where_several_are_served() {
         let models = ["a", "b"].map(str::to_owned);
-        let refused = |model, models: &[String]| without_model(model, models, "no".to_owned());
+        let refused = |model, models: &[String]| {
+            without_model(model, models.len() < 2, models, "no".to_owned())
+        };
         let several = refused(None, &models);
         assert!(matches!(several, Failure::Usage(_)));
         assert!(several.to_string().ends_with("--model: a, b"), "{several}");
@@ -234,6 +235,32 @@ mod tests {
         for (model, models) in [(None, &models[..1]), (Some("a"), &models[..]), (None, &[])] {
             assert_eq!(refused(model, models).to_string(), "no");
         }
+    }
+
+    #[tokio::test]
+    async fn aliases_are_among_the_models_to_choose_from() {
+        let (listener, at) = port().await;
+        let _replica = serve(listener, |line| match line.split(' ').nth(1) {
+            Some("/ring") => (
+                200,
+                json!({ "pools": [{ "model": "a" }, { "model": "b" }] }),
+            ),
+            Some("/cluster") => (
+                200,
+                json!({ "models": [{ "name": "chat", "targets": ["a"] }] }),
+            ),
+            _ => (400, json!({ "error": { "message": "no model" } })),
+        });
+        let admin = format!("http://{at}");
+        let words = ["grapevine", "explain", "--prompt", "hi", "--admin", &admin];
+        let Ok(Command::Explain(args)) = Cli::try_parse_from(words).map(|cli| cli.command) else {
+            panic!("not explain");
+        };
+        let failure = explain(args).await.expect_err("no model was named");
+        assert!(
+            failure.to_string().ends_with("--model: a, b, chat"),
+            "{failure}"
+        );
     }
 
     #[test]

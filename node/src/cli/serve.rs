@@ -1,6 +1,9 @@
 //! `grapevine serve`: flags, file and environment to a configuration.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
 use crate::config::{Config, ConfigError, Layers, read_keys};
 
@@ -11,7 +14,8 @@ use super::settings::SettingFlags;
 #[command(after_help = EXAMPLES)]
 pub struct ServeArgs {
     /// Configuration file (TOML); --print-config writes one to begin with.
-    #[arg(long, value_name = "FILE", env = "GRAPEVINE_CONFIG")]
+    #[arg(long, value_name = "FILE", env = "GRAPEVINE_CONFIG",
+          value_parser = OsStringValueParser::new().try_map(config_file))]
     config: Option<PathBuf>,
     /// Check the configuration and every file that it names, report all mistakes, and start nothing.
     #[arg(long)]
@@ -21,6 +25,17 @@ pub struct ServeArgs {
     print_config: bool,
     #[command(flatten)]
     settings: SettingFlags,
+}
+
+/// An empty name is no missing one: a replica that starts with nothing but defaults, because a variable was empty, would
+/// be found late.
+fn config_file(name: OsString) -> Result<PathBuf, &'static str> {
+    match name.is_empty() {
+        true => Err(
+            "it names no file; leave the flag out, or unset GRAPEVINE_CONFIG, to start without a file",
+        ),
+        false => Ok(name.into()),
+    }
 }
 
 const EXAMPLES: &str = "\

@@ -365,6 +365,13 @@ fn every_flag_of_vllm_router_is_known() {
 }
 
 #[test]
+fn an_empty_name_of_a_file_is_told_with_what_to_do() {
+    let refused = Cli::try_parse_from(["grapevine", "serve", "--config", ""]).err();
+    let message = refused.expect("no file").to_string();
+    assert!(message.contains("unset GRAPEVINE_CONFIG"), "{message}");
+}
+
+#[test]
 fn a_bad_value_names_its_flag() {
     let args = parse("--port x").expect("the command line is well formed");
     let error = args.task(std::iter::empty()).expect_err("refused");

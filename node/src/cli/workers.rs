@@ -281,6 +281,8 @@ fn all_urls(mut urls: Vec<String>, file: Option<&Path>) -> Result<Vec<String>, F
         false => std::fs::read_to_string(file),
     };
     let text = text.map_err(|error| Failure::Usage(format!("{}: {error}", file.display())))?;
+    // Editors and shells of Windows begin a text with a mark of its encoding, which is no part of an address.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let lines = text
         .lines()
         .map(|line| line.split('#').next().unwrap_or_default().trim());
@@ -334,7 +336,8 @@ fn report_all(answer: &Value, admin: &AdminArgs) -> Result<(), Failure> {
 
 /// What became otherwise of a worker that was known: `add` replaces all of its description.
 fn changes_of(worker: &Value) -> String {
-    let changes = rows(worker, "changes").iter().filter_map(Value::as_str);
+    // Names of models are whatever somebody chose.
+    let changes = rows(worker, "changes").iter().map(crate::shown::plain);
     changes.collect::<Vec<_>>().join("; ")
 }
 
@@ -413,6 +416,21 @@ mod tests {
             let failure = run(words).await.expect_err("nothing was sent");
             assert!(matches!(failure, Failure::Usage(_)), "{words:?}: {failure}");
         }
+    }
+
+    #[test]
+    fn a_list_of_addresses_may_begin_with_a_mark_of_its_encoding() {
+        let list = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(list.path(), "\u{feff}http://a:1\n# b\nhttp://b:1\n").expect("written");
+        let urls = all_urls(Vec::new(), Some(list.path())).expect("two addresses");
+        assert_eq!(urls, ["http://a:1", "http://b:1"]);
+    }
+
+    #[test]
+    fn what_changed_cannot_command_a_terminal() {
+        let worker = json!({ "changes": ["models: a -> b\u{202e}\u{1b}[2J", "weight: 1 -> 2"] });
+        let expected = "models: a -> b\u{fffd}\u{fffd}[2J; weight: 1 -> 2";
+        assert_eq!(changes_of(&worker), expected);
     }
 
     #[test]

@@ -445,10 +445,13 @@ pub(super) fn notes(config: &Config) -> Vec<String> {
         );
     }
     if config.worker.is_empty() && !is_discovering {
+        let admin = match config.admin.port {
+            0 => "the admin address that is logged as soon as it is open".to_owned(),
+            port => format!("http://{}", SocketAddr::new(config.admin.host, port)),
+        };
         notes.push(format!(
             "no workers are configured: add one with --worker-urls or `grapevine workers add \
-             http://address:port --admin http://{}`, or learn them from other replicas",
-            SocketAddr::new(config.admin.host, config.admin.port)
+             http://address:port --admin {admin}`, or learn them from other replicas"
         ));
     }
     let has = |role: Role| config.worker.iter().any(|worker| worker.role == role);

@@ -128,6 +128,13 @@ impl Raw {
                 key: format!("[[{written}]]"),
                 what: two_brackets(written),
             }),
+            (None, value) if !matches!(value, DeValue::Table(_) | DeValue::Array(_)) => {
+                self.problems.push(Problem {
+                    origin,
+                    key: written.to_owned(),
+                    what: outside_of_sections(written),
+                });
+            }
             (None, _) => {
                 let names = sections().map(|(section, ..)| section);
                 self.problems.push(Problem {
@@ -272,6 +279,20 @@ pub(super) fn read_list<S: Section>(
         }
     }
     (tables, problems)
+}
+
+/// What is wrong with a key above the first section, and where it belongs.
+fn outside_of_sections(key: &str) -> String {
+    let of_key = rows().filter(|(_, row)| row.key == key);
+    let homes: Vec<String> = of_key.map(|(section, _)| format!("[{section}]")).collect();
+    match homes.is_empty() {
+        true => "a key that stands in no section, and no section has one of this name; --print-config writes all of them"
+            .to_owned(),
+        false => format!(
+            "a key that stands in no section: write it below {}",
+            homes.join(" or ")
+        ),
+    }
 }
 
 fn two_brackets(section: &str) -> String {

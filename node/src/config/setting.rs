@@ -94,7 +94,8 @@ impl fmt::Display for Value {
         match self {
             Self::Bool(value) => write!(out, "{value}"),
             Self::Integer(value) => write!(out, "{value}"),
-            Self::Float(value) => write!(out, "{value}"),
+            // With its point: 30000.0 is no whole number, and would look like one.
+            Self::Float(value) => write!(out, "{value:?}"),
             Self::Text(text) | Self::Word(text) => {
                 write!(out, "{:?}", without_user_information(text))
             }

@@ -2,6 +2,7 @@
 
 pub mod difference;
 pub mod links;
+pub mod models;
 pub mod summary;
 
 use std::borrow::Cow;

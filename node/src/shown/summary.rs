@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::models::unserved as models_without_worker;
 use super::{field, rows};
 
 /// Names of a kind of trouble that are listed; the table has the others.
@@ -56,20 +57,31 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
         trouble => text.push_str(&format!(", {trouble}")),
     }
     let is_wrong = !of_replicas.is_empty() || !of_workers.is_empty() || usable == 0;
-    let workers = match workers.len() {
+    let use_of_workers = match workers.len() {
         0 => "no worker".to_owned(),
         all if usable == all => format!("{} usable", count(all, "worker")),
         all => format!("{usable} of {} usable", count(all, "worker")),
     };
-    text.push_str(&format!("; {workers}"));
+    text.push_str(&format!("; {use_of_workers}"));
     if !of_workers.is_empty() {
         text.push_str(&format!(": {}", told(of_workers)));
+    }
+    let models = models_without_worker(cluster, workers, is_usable);
+    if !models.is_empty() {
+        text.push_str(&format!(
+            "; no usable worker for {}: {}",
+            count(models.len(), "model"),
+            first_of(&models)
+        ));
     }
     let unserved = unserved(&cluster["minute"]);
     text.push_str(unserved.as_ref().map_or("", |(text, _)| text));
     Summary {
         text,
-        is_wrong: is_wrong || unserved.is_some_and(|(_, is_wrong)| is_wrong) || !first.is_empty(),
+        is_wrong: is_wrong
+            || !models.is_empty()
+            || unserved.is_some_and(|(_, is_wrong)| is_wrong)
+            || !first.is_empty(),
     }
 }
 
@@ -244,7 +256,8 @@ pub fn trouble_of_verdict(verdict: &str, check: Option<&str>) -> Option<&'static
     }
 }
 
-fn is_usable(worker: &Value) -> bool {
+/// Whether it may get requests.
+pub fn is_usable(worker: &Value) -> bool {
     worker["state"] == "active" && worker_trouble(worker).is_none() && !has_no_model(worker)
 }
 
@@ -287,16 +300,19 @@ fn told(trouble: Vec<(String, &'static str, Option<u64>)>) -> String {
             (_, Some(most)) => format!(" for up to {}", seconds(most)),
             _ => String::new(),
         };
-        let more = names.len().saturating_sub(NAMED);
-        let more = if more > 0 {
-            format!(" and {more} more")
-        } else {
-            String::new()
-        };
-        let named = names[..names.len().min(NAMED)].join(", ");
-        format!("{} {what}{lasts}: {named}{more}", names.len())
+        format!("{} {what}{lasts}: {}", names.len(), first_of(&names))
     };
     kinds.iter().map(kind).collect::<Vec<_>>().join(", ")
+}
+
+/// `a, b, c, d and 3 more`.
+fn first_of<S: AsRef<str>>(names: &[S]) -> String {
+    let first: Vec<&str> = names.iter().take(NAMED).map(AsRef::as_ref).collect();
+    let first = first.join(", ");
+    match names.len().saturating_sub(NAMED) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
 }
 
 /// As people say it: `40 s`, `12 min`, `3 h`, `5 d`.
@@ -540,6 +556,35 @@ mod tests {
             (nameless(30).text.as_str(), nameless(30).is_wrong),
             (text, true)
         );
+    }
+
+    #[test]
+    fn models_that_no_usable_worker_serves_are_named() {
+        let of = |id: &str, verdict: &str, model: &str| {
+            let mut worker = worker(id, "active", verdict, 9);
+            worker["models"] = json!([model]);
+            worker
+        };
+        let cluster = json!({
+            "digest": "d", "settings": "s", "replicas": [replica("r1", true, true, "d")],
+            "models": [{ "name": "chat", "targets": ["a", "b"] }, { "name": "old", "targets": ["gone"] },
+                       { "name": "c", "targets": [] }],
+        });
+        let found = summary(&cluster, &[of("w1", "good", "a"), of("w2", "stalled", "b")]);
+        assert_eq!(
+            found.text,
+            "1 replica; 1 of 2 workers usable: 1 giving no tokens for 9 s: w2; no usable worker for 3 models: b, c, old"
+        );
+        let mut drained = of("w2", "good", "b");
+        drained["state"] = "draining".into();
+        let cluster =
+            json!({ "digest": "d", "settings": "s", "replicas": [replica("r1", true, true, "d")] });
+        let found = summary(&cluster, &[of("w1", "good", "a"), drained]);
+        let text = "1 replica; 1 of 2 workers usable; no usable worker for 1 model: b";
+        assert_eq!((found.text.as_str(), found.is_wrong), (text, true));
+        // Where no worker is usable at all, that is said, and no model needs to be named.
+        let found = summary(&cluster, &[of("w2", "stalled", "b")]);
+        assert!(!found.text.contains("model"), "{}", found.text);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::admin::Admin;
 use crate::page::facts::{Facts, Limits, TenantUse};
 use crate::page::sampler::reached;
+use crate::shown::models::askable;
 use crate::upstream::Worker;
 
 impl Admin {
@@ -29,6 +30,14 @@ impl Admin {
             tenants: self.tenants(),
             limits: self.limits(),
         }
+    }
+
+    /// What may be asked for: models that workers serve, and aliases for them.
+    pub(super) fn askable(&self) -> Vec<String> {
+        askable(
+            &value(&self.describe_rings()),
+            &value(&self.describe_cluster()),
+        )
     }
 
     fn tenants(&self) -> Vec<TenantUse> {

@@ -211,8 +211,7 @@ impl Admin {
 
     /// The form to ask where a prompt would go, with an answer below it.
     fn ask_page(&self, head: &Head, model: Option<&str>, answer: &Markup) -> Answer {
-        let fleet = self.cluster.fleet();
-        let models: Vec<String> = fleet.models().map(str::to_owned).collect();
+        let models = self.askable();
         let shell = Shell {
             replica: &self.replica,
             title: "Where would it go?",

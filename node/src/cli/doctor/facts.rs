@@ -1,5 +1,7 @@
 //! What the checks look at. Plain data: `gather` collects it, tests write it.
 
+use std::net::SocketAddr;
+
 use serde_json::Value;
 
 /// Everything that was looked at.
@@ -24,6 +26,8 @@ pub(super) struct ClusterFacts {
     pub(super) not_asked: Vec<(String, String)>,
     /// Data ports that were tried from here.
     pub(super) data_ports: Vec<DataPort>,
+    /// Where the workers' engines are.
+    pub(super) engines: Vec<EngineFact>,
 }
 
 /// What one replica answers about itself.
@@ -72,6 +76,8 @@ pub(super) struct ConfigFacts {
     /// Settings of gossip may be there that could not be read.
     pub(super) gossip_unread: bool,
     pub(super) workers: Vec<WorkerFact>,
+    /// Where their engines are.
+    pub(super) engines: Vec<EngineFact>,
     /// Connections that the file allows, and how many fit into this shell's limit of open files.
     pub(super) connections: (u32, u32),
     /// The limit of open files here; none: not limited.
@@ -141,4 +147,18 @@ pub(super) struct WorkerFact {
     pub(super) url: String,
     /// Why no connection came about; none: it did.
     pub(super) failed: Option<String>,
+}
+
+/// Where the engine of a worker is.
+#[derive(Debug, Clone, Default)]
+pub(super) struct EngineFact {
+    /// The worker's id, or its address in the file.
+    pub(super) worker: String,
+    /// What its name means here; empty where it means nothing.
+    pub(super) addresses: Vec<SocketAddr>,
+    /// In front of every request's path.
+    pub(super) path: String,
+    pub(super) rank: Option<u32>,
+    /// When its process started, in seconds since 1970; 0: not known.
+    pub(super) epoch: u64,
 }

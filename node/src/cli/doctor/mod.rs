@@ -16,7 +16,7 @@ use url::Url;
 
 use self::facts::Facts;
 use self::finding::{Finding, Severity, count};
-use super::client::{ADMIN_URL, AdminClient, DEFAULT_ADMIN, admin_url};
+use super::client::{ADMIN_URL, AdminClient, CaArg, DEFAULT_ADMIN, admin_url};
 use super::failure::Failure;
 use super::show::{print_json, print_line};
 use crate::config::Layers;
@@ -49,6 +49,8 @@ pub struct DoctorArgs {
     /// GRAPEVINE_ADMIN_URL, or http://127.0.0.1:30001.
     #[arg(long, value_name = "URL", value_parser = admin_url)]
     admin: Option<Url>,
+    #[command(flatten)]
+    ca: CaArg,
     /// Admin token, needed beyond loopback.
     #[arg(long, env = "GRAPEVINE_ADMIN__TOKEN", hide_env_values = true)]
     token: Option<String>,
@@ -81,7 +83,7 @@ pub async fn doctor(
     }
     let mut not_asked = Ok(());
     if let Some(admin) = admin {
-        let client = AdminClient::at(admin, args.token.clone())?;
+        let client = AdminClient::trusting(admin, args.token.clone(), &args.ca)?;
         match gather::cluster::gather(&client).await {
             Ok(cluster) => facts.cluster = Some(cluster),
             // What was found of the file is told all the same.

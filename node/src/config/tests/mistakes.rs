@@ -20,6 +20,23 @@ fn mistakes_are_named_with_place_and_remedy() {
         &["g.toml:1:2: [lisen]: unknown section; did you mean `listen`?"],
     );
     check(
+        "port = 1\n[log]\njson = true",
+        &[
+            "g.toml:1:1: port: a key that stands in no section: write it below [listen] or [admin] or [metrics] or [gossip] or [kubernetes]",
+        ],
+    );
+    check(
+        "nothing = 1",
+        &[
+            "g.toml:1:1: nothing: a key that stands in no section, and no section has one of this name; --print-config \
+             writes all of them",
+        ],
+    );
+    check(
+        "[listen]\nport = 30000.0",
+        &["g.toml:2:8: listen.port: expected a whole number from 0 to 65535, found 30000.0"],
+    );
+    check(
         "listen = 1",
         &["g.toml:1:1: [listen]: expected a section: write [listen] on a line of its own"],
     );
@@ -322,6 +339,20 @@ fn sections_must_fit_together() {
         "[retry]\ninitial_backoff = \"40s\"",
         "g.toml:2:19: retry.initial_backoff: longer than retry.max_backoff",
     );
+}
+
+#[test]
+fn a_free_admin_port_is_not_named_before_it_is_known() {
+    let note = |text: &str| {
+        let notes = Config::from_layers(file(text)).expect("valid").notes();
+        notes.first().cloned().unwrap_or_default()
+    };
+    let free = note("[admin]\nport = 0");
+    assert!(
+        free.contains("--admin the admin address that is logged"),
+        "{free}"
+    );
+    assert!(note("").contains("--admin http://127.0.0.1:30001`"));
 }
 
 #[test]

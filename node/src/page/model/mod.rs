@@ -20,6 +20,7 @@ use self::workers::WorkerRow;
 use super::facts::{Facts, Limits, TenantUse};
 use super::history::{History, Moment, VERDICTS};
 use crate::shown::links::Matrix;
+use crate::shown::models::askable;
 use crate::shown::summary::{Summary, summary};
 use crate::shown::{clean, field, rows};
 
@@ -143,9 +144,6 @@ impl Overview {
         let mut tenants = facts.tenants.clone();
         tenants.sort_by_key(|tenant| std::cmp::Reverse(tenant.here + tenant.elsewhere));
         let sources = facts.sources.iter().map(source_row).collect();
-        let models = rows(&facts.rings, "pools").iter();
-        let mut models: Vec<_> = models.map(|pool| field(pool, "model")).collect();
-        models.dedup();
         Self {
             replica: field(cluster, "replica"),
             unix_s: now.unix_s(now.at),
@@ -164,7 +162,7 @@ impl Overview {
             has_keys: facts.has_keys,
             tenants: Listed::first(tenants, TENANTS_SHOWN),
             limits: facts.limits.clone(),
-            models: Listed::first(models, MODELS_SHOWN),
+            models: Listed::first(askable(&facts.rings, cluster), MODELS_SHOWN),
         }
     }
 }

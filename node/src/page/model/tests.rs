@@ -232,6 +232,22 @@ fn hostile_names_are_text() {
 }
 
 #[test]
+fn aliases_can_be_chosen_in_the_form() {
+    let mut facts = facts(&[replica("r1", true, "d")], vec![worker("w1", "good", 1.0)]);
+    facts.cluster["models"] =
+        json!([{ "name": "chat", "targets": ["m"] }, { "name": "old", "targets": ["gone"] }]);
+    let (history, now) = busy_hour(&["w1"]);
+    let overview = Overview::of(&facts, &history, now);
+    assert_eq!(overview.models.rows, ["chat", "m"]);
+    assert!(
+        overview
+            .headline
+            .text
+            .ends_with("no usable worker for 1 model: old")
+    );
+}
+
+#[test]
 fn every_sign_has_its_word() {
     let (history, now) = busy_hour(&[]);
     let facts = facts(

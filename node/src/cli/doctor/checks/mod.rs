@@ -3,8 +3,10 @@
 mod certificates;
 mod clocks;
 mod config;
+mod engines;
 mod exposure;
 mod machine;
+mod models;
 mod paths;
 mod replicas;
 mod settings;
@@ -22,12 +24,15 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
         paths::check(cluster, &mut found);
         clocks::check(cluster, &mut found);
         workers::check(cluster, &mut found);
+        models::check(cluster, &mut found);
+        engines::check(&cluster.engines, &mut found);
         certificates::check(cluster, &mut found);
         machine::check(cluster, &mut found);
         exposure::check(cluster, &mut found);
     }
     if let Some(config) = &facts.config {
         config::check(config, &mut found);
+        engines::check(&config.engines, &mut found);
     }
     if let (Some(config), Some(cluster)) = (&facts.config, &facts.cluster) {
         settings::check_file(config, cluster, &mut found);

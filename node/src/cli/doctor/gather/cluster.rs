@@ -7,6 +7,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use url::Url;
 
+use super::engines::{Known, engines};
 use super::net::failure_to_connect;
 use crate::cli::client::AdminClient;
 use crate::cli::doctor::facts::{ClusterFacts, DataPort, ReplicaFacts};
@@ -68,9 +69,19 @@ pub(in super::super) async fn gather(client: &AdminClient) -> Result<ClusterFact
     }
     facts.replicas[1..].sort_by(|a, b| a.id.cmp(&b.id));
     facts.not_asked.sort();
+    facts.engines = engines(known(&facts.workers)).await;
     facts.data_ports = data_ports(&cluster, &facts).await;
     facts.cluster = cluster;
     Ok(facts)
+}
+
+/// The workers, as far as they can be compared.
+fn known(workers: &[Value]) -> Vec<Known> {
+    let known = workers.iter().map(|row| {
+        let url = row["url"].as_str()?.parse().ok()?;
+        Some((field(row, "id"), url, row["epoch"].as_u64().unwrap_or(0)))
+    });
+    known.flatten().collect()
 }
 
 /// Whether live replicas differ in what becomes equal by itself.

@@ -8,12 +8,13 @@ use grapevine_gossip::identity::certificates_in;
 use tokio::task::JoinSet;
 use url::Url;
 
+use super::engines::{Known, engines};
 use super::net;
 use crate::cli::client::AdminClient;
 use crate::cli::doctor::facts::{
     CertificateFact, ConfigFacts, PortFact, PortState, SeedFact, WorkerFact,
 };
-use crate::config::{Config, Layers};
+use crate::config::{Config, Layers, WorkerConfig};
 use crate::descriptors::fitting;
 use crate::lanes;
 use crate::machine::{own_files_max, udp};
@@ -43,6 +44,7 @@ pub(in super::super) async fn gather(path: &Path, layers: &Layers) -> ConfigFact
         seeds: seeds(&config).await,
         gossips: config.gossip.identity().is_some(),
         workers: workers(&config).await,
+        engines: engines(config.worker.iter().map(known).collect()).await,
         connections: (asked, fitting(asked, files_max)),
         files_max,
         memory: (
@@ -194,6 +196,11 @@ async fn seeds(config: &Config) -> Vec<SeedFact> {
         });
     }
     seeds
+}
+
+fn known(worker: &WorkerConfig) -> Known {
+    let name = worker.id.clone().unwrap_or_else(|| worker.url.to_string());
+    (name, worker.url.clone(), 0)
 }
 
 async fn workers(config: &Config) -> Vec<WorkerFact> {

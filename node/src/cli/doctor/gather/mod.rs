@@ -2,4 +2,5 @@
 
 pub(super) mod cluster;
 pub(super) mod config;
+mod engines;
 mod net;

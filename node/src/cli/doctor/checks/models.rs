@@ -1,0 +1,30 @@
+//! Models that clients may ask for, and for which no worker is there.
+
+use crate::cli::doctor::facts::ClusterFacts;
+use crate::cli::doctor::finding::{Finding, count, named};
+use crate::shown::models::{passed_over, unserved};
+use crate::shown::summary::is_usable;
+
+pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
+    let models = unserved(&facts.cluster, &facts.workers, is_usable);
+    if !models.is_empty() {
+        let what = format!(
+            "no usable worker for {}: {}; requests for such a model get 404 or 503",
+            count(models.len(), "model"),
+            named(&models)
+        );
+        let todo = "start a worker that serves it, or mend the one that does; a name that nobody serves any more goes from \
+                    [[model]] in the file";
+        found.push(Finding::problem("models", what).of(models).todo(todo));
+    }
+    let aliases = passed_over(&facts.cluster, &facts.workers, is_usable);
+    if !aliases.is_empty() {
+        let what = format!(
+            "targets of aliases without a usable worker, which requests pass over: {}",
+            named(&aliases)
+        );
+        let todo =
+            "start a worker that serves it, or look at the spelling of the target in [[model]]";
+        found.push(Finding::advice("models", what).of(aliases).todo(todo));
+    }
+}

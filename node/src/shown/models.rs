@@ -1,0 +1,112 @@
+//! Names that clients may ask for: which of them can be served, and which cannot. Pure.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{clean, field, rows};
+
+/// Whether a row of `GET /workers` is one that may get requests, as [`super::summary`] says.
+pub type IsUsable = fn(&Value) -> bool;
+
+/// Models and aliases, of workers and of `[[model]]` sections, for which no usable worker is there; none where no worker
+/// is usable at all, which says it for all of them.
+pub fn unserved(cluster: &Value, workers: &[Value], is_usable: IsUsable) -> Vec<String> {
+    let served = served(workers, is_usable);
+    if !workers.iter().any(is_usable) {
+        return Vec::new();
+    }
+    let of_workers = workers.iter().flat_map(|worker| rows(worker, "models"));
+    let of_workers = of_workers.filter_map(Value::as_str);
+    let unserved = of_workers.filter(|model| !served.contains(model));
+    let mut names: BTreeSet<&str> = unserved.collect();
+    for (name, targets) in configured(cluster) {
+        match can_serve(name, &targets, &served) {
+            // An alias goes before a model of its name.
+            true => names.remove(name),
+            false => names.insert(name),
+        };
+    }
+    names
+        .into_iter()
+        .map(|name| clean(name).into_owned())
+        .collect()
+}
+
+/// Of each alias that is served the targets that are not, as `alias to target`: its requests pass them over.
+pub fn passed_over(cluster: &Value, workers: &[Value], is_usable: IsUsable) -> Vec<String> {
+    let served = served(workers, is_usable);
+    let aliases = configured(cluster).filter(|(name, targets)| can_serve(name, targets, &served));
+    let pairs =
+        aliases.flat_map(|(name, targets)| targets.into_iter().map(move |target| (name, target)));
+    let missing = pairs.filter(|(_, target)| !served.contains(target));
+    missing
+        .map(|(name, target)| format!("{} to {}", clean(name), clean(target)))
+        .collect()
+}
+
+/// What may be asked for: the models of `GET /ring`, and the aliases of `GET /cluster` of which one of them is a target. An
+/// alias goes before a model of its name.
+pub fn askable(rings: &Value, cluster: &Value) -> Vec<String> {
+    let pools = rows(rings, "pools").iter();
+    let models: BTreeSet<String> = pools.map(|pool| field(pool, "model")).collect();
+    let served: BTreeSet<&str> = models.iter().map(String::as_str).collect();
+    let mut all: BTreeSet<&str> = BTreeSet::clone(&served);
+    for (name, targets) in configured(cluster) {
+        match can_serve(name, &targets, &served) {
+            true => all.insert(name),
+            false => all.remove(name),
+        };
+    }
+    all.into_iter().map(str::to_owned).collect()
+}
+
+fn served(workers: &[Value], is_usable: IsUsable) -> BTreeSet<&str> {
+    let usable = workers.iter().filter(|worker| is_usable(worker));
+    let models = usable.flat_map(|worker| rows(worker, "models"));
+    models.filter_map(Value::as_str).collect()
+}
+
+/// Name and targets of each `[[model]]` section.
+fn configured(cluster: &Value) -> impl Iterator<Item = (&str, Vec<&str>)> {
+    rows(cluster, "models").iter().filter_map(|model| {
+        let targets = rows(model, "targets").iter().filter_map(Value::as_str);
+        Some((model["name"].as_str()?, targets.collect()))
+    })
+}
+
+fn can_serve(name: &str, targets: &[&str], served: &BTreeSet<&str>) -> bool {
+    match targets {
+        [] => served.contains(name),
+        targets => targets.iter().any(|target| served.contains(target)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_alias_can_be_asked_for_while_one_of_its_targets_can() {
+        let rings = json!({ "pools": [{ "model": "b" }, { "model": "a" }, { "model": "a" }] });
+        let cluster = json!({ "models": [{ "name": "chat", "targets": ["a", "gone"] }, { "name": "old", "targets": ["gone"] },
+            { "name": "c", "targets": [] }] });
+        assert_eq!(askable(&rings, &cluster), ["a", "b", "chat"]);
+        // A release that does not tell.
+        assert_eq!(askable(&rings, &Value::Null), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_target_without_a_worker_is_named_where_the_others_hide_it() {
+        let worker =
+            json!({ "state": "active", "verdict": "good", "verdict_for_s": 20, "models": ["a"] });
+        let cluster = json!({ "models": [{ "name": "chat", "targets": ["a", "typo"] }, { "name": "old", "targets": ["gone"] }] });
+        assert_eq!(
+            passed_over(&cluster, std::slice::from_ref(&worker), |_| true),
+            ["chat to typo"]
+        );
+        assert_eq!(unserved(&cluster, &[worker], |_| true), ["old"]);
+    }
+}
