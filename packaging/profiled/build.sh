@@ -46,7 +46,8 @@ learn() {  # file for the profile, arguments of the build
     RUSTFLAGS="${RUSTFLAGS:-} -Cprofile-generate=$counts" build "$@"
   LLVM_PROFILE_FILE="$counts/%p-%m.profraw" \
     "$here/train.py" --instrumented "$target/profiled/instrumented/$host/dist/grapevine" --testbed "$testbed"
-  "$merge" merge -o "$made" "$counts"
+  "$merge" merge -o "$made.new" "$counts"
+  mv "$made.new" "$made"
 }
 
 if [ -z "$profile" ]; then

@@ -17,7 +17,6 @@ use super::page::Page;
 use super::{Admin, Answer, body, json, not_found};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
-use crate::config::HostPort;
 use crate::shown::difference;
 use crate::upstream::address::Address;
 use crate::warmup::WARMED_TOGETHER_MAX;
@@ -119,19 +118,11 @@ impl Wanted {
     }
 
     fn take_labels(&mut self) -> Result<Labels, ApiError> {
-        let kv_address = self.kv_address.take();
-        if kv_address
-            .as_deref()
-            .is_some_and(|address| HostPort::new(address).is_none())
-        {
-            let what = "kv_address is host:port, such as 10.0.0.5:14579";
-            return Err(ApiError::invalid("kv_address", what));
-        }
         let labels = Labels::new(self.labels.take().unwrap_or_default());
         let declared = Declared {
             kv_connector: self.kv_connector.take(),
             bootstrap_port: self.bootstrap_port.take(),
-            kv_address,
+            kv_address: self.kv_address.take(),
             labels: labels.map_err(|error| wrong_worker(&error))?,
         };
         let labels = declared.into_labels();
@@ -524,9 +515,12 @@ mod tests {
             let wanted: Wanted = body::parse(text.as_bytes()).expect("a worker");
             wanted.into_new()
         };
-        let taken = new("10.0.0.5:14579").expect("an address");
-        assert_eq!(taken.labels.get("kv.address"), Some("10.0.0.5:14579"));
-        for wrong in ["foo", "10.0.0.5", "10.0.0.5:0", ""] {
+        for good in ["10.0.0.5:14579", "host:10.0.0.5,handshake:7301,notify:7302"] {
+            let taken = new(good).expect("an address");
+            assert_eq!(taken.labels.get("kv.address"), Some(good));
+        }
+        new("").expect_err("no value of a label");
+        for wrong in ["foo", "10.0.0.5", "10.0.0.5:0"] {
             let refused = new(wrong).expect_err(wrong);
             assert!(refused.message.contains("host:port"), "{}", refused.message);
         }

@@ -66,6 +66,7 @@ fn is_admin(url: &Url) -> bool {
 }
 
 /// A client of one replica's admin API.
+#[derive(Clone)]
 pub(super) struct AdminClient {
     http: reqwest::Client,
     url: Url,
@@ -90,23 +91,30 @@ impl AdminClient {
             let what = format!("{url} is no admin address: write http://address:port");
             return Err(Failure::Usage(what));
         }
-        if token
-            .as_deref()
-            .is_some_and(|token| HeaderValue::from_str(token).is_err())
-        {
-            let what = "the admin token has characters that no header may have".to_owned();
-            return Err(Failure::Usage(what));
-        }
         let http = match (url.scheme(), &ca.admin_ca) {
             ("https", Some(file)) => http_client_with_ca(file)?,
             ("https", None) => http_client_with_roots()?,
             _ => http_client()?,
         };
-        Ok(Self {
+        let client = Self {
             http,
             url,
-            token,
+            token: None,
             would_bare_token: false,
+        };
+        client.with_token(token)
+    }
+
+    /// The same address, with this token: to read the system's authorities takes a while.
+    pub(super) fn with_token(&self, token: Option<String>) -> Result<Self, Failure> {
+        let is_header = |token: &String| HeaderValue::from_str(token).is_ok();
+        if !token.iter().all(is_header) {
+            let what = "the admin token has characters that no header may have".to_owned();
+            return Err(Failure::Usage(what));
+        }
+        Ok(Self {
+            token,
+            ..self.clone()
         })
     }
 

@@ -1,9 +1,8 @@
 //! How a worker is described on a command line, and in the body that says so to a replica.
 
 use grapevine_gossip::worker::{Labels, Role, weight_milli};
+use grapevine_transfer::{ZMQ_FORMS, is_zmq_address};
 use serde_json::{Map, Value, json};
-
-use crate::config::HostPort;
 
 // Plain comments: clap would show doc comments in place of the command's.
 #[derive(clap::Args)]
@@ -36,8 +35,8 @@ pub(super) struct Description {
     /// Port at its host by which a prefill worker is asked for blocks.
     #[arg(long, value_name = "PORT")]
     bootstrap_port: Option<u16>,
-    /// Address of its engine's ZMQ side.
-    #[arg(long, value_name = "HOST:PORT", value_parser = host_port)]
+    /// Address of its engine's ZMQ side; of MoRI-IO host:HOST,handshake:PORT,notify:PORT.
+    #[arg(long, value_name = "HOST:PORT", value_parser = zmq_address)]
     kv_address: Option<String>,
     /// What else is to be known of it; may be repeated.
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
@@ -83,10 +82,12 @@ fn weight(text: &str) -> Result<f64, String> {
     Ok(weight)
 }
 
-/// A replica would keep any text, and every transfer to or from this worker would fail.
-fn host_port(text: &str) -> Result<String, &'static str> {
-    let address = HostPort::new(text).ok_or("write host:port, such as 10.0.0.5:14579")?;
-    Ok(address.to_string())
+/// As a replica reads it, before anything is sent.
+fn zmq_address(text: &str) -> Result<String, String> {
+    match is_zmq_address(text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("write {ZMQ_FORMS}")),
+    }
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
@@ -124,6 +125,7 @@ mod tests {
             "--label A=1",
             "--bootstrap-port 70000",
             "--kv-address foo",
+            "--kv-address host:h,handshake",
             "--kv-address 10.0.0.5:0",
             "--weight nan",
             "--weight inf",

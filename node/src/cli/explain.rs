@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::client::{AdminArgs, AdminClient};
 use super::failure::Failure;
 use super::show::{Column, field, print_json, print_line, print_table, rows};
+use crate::shown::clean;
 use crate::shown::models::askable;
 
 /// Shows where a request would go, and why, without sending it.
@@ -100,7 +101,11 @@ fn without_model(model: Option<&str>, is_one: bool, models: &[String], why: Stri
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let named = models.iter().take(NAMED).cloned().collect::<Vec<_>>();
+    let named: Vec<_> = models
+        .iter()
+        .take(NAMED)
+        .map(|model| clean(model))
+        .collect();
     let named = format!("{}{more}", named.join(", "));
     match model {
         None if !is_one => {

@@ -123,6 +123,11 @@ impl CacheView {
         self.lock().prefix_index.forget(worker.as_str());
     }
 
+    /// Another process is the worker now than in this epoch.
+    pub(super) fn replaced(&self, worker: &WorkerId, epoch: u64) {
+        self.lock().prefix_index.replaced(worker.as_str(), epoch);
+    }
+
     /// The worker reported how many tokens its cache holds.
     pub(super) fn set_capacity(&self, slot: Slot, tokens: u64) {
         self.lock().prefix_index.set_capacity(slot, tokens);

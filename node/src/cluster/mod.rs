@@ -254,9 +254,10 @@ impl Cluster {
         }
         match Address::of(spec) {
             Ok(address) => {
-                // Another process: what the former one held is not there, whether or not this one says when it began.
-                if before.is_some() {
-                    self.cache_view.forget(&registered.id);
+                // Most likely another process, whether or not it says when it began.
+                if let Some(former) = before {
+                    let epoch = former.epoch.load(Ordering::Relaxed);
+                    self.cache_view.replaced(&registered.id, epoch);
                 }
                 // One that moved keeps its series.
                 let has_series = before

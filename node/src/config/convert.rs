@@ -205,7 +205,7 @@ impl WorkerConfig {
         let declared = Declared {
             kv_connector: self.kv_connector.clone(),
             bootstrap_port: self.bootstrap_port,
-            kv_address: self.kv_address.as_ref().map(ToString::to_string),
+            kv_address: self.kv_address.clone(),
             labels: self.labels.clone(),
         };
         declared.into_labels()

@@ -8,7 +8,7 @@ use grapevine_gossip::worker::{DP_SIZE_MAX, Labels, Role, WorkerUrl};
 
 use super::setting::{HOUR, ms, secs};
 use super::table::section;
-use super::types::{AllowedHost, HostPort, PrefillUrls, Secret};
+use super::types::{AllowedHost, PrefillUrls, Secret};
 
 /// In which version of HTTP workers are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,8 +107,8 @@ section! {
         kv_connector: Option<String> = None;
         /// Port at its host by which a prefill worker is asked for blocks (Mooncake, SGLang).
         bootstrap_port: Option<u16> = None, in Some(1)..=Some(65535);
-        /// Address of its engine's ZMQ side, as host:port (P2P NCCL, MoRI-IO).
-        kv_address: Option<HostPort> = None;
+        /// Address of its engine's ZMQ side: host:port (P2P NCCL), or host:HOST,handshake:PORT,notify:PORT (MoRI-IO).
+        kv_address: Option<String> = None;
         /// What else is to be known of it: a table of names and texts. The three above are such labels, too.
         labels: Labels = Labels::default();
         /// Key sent to this worker in place of [workers] api_key. Local: other replicas do not learn it.

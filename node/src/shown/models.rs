@@ -4,13 +4,27 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{clean, field, rows};
+use super::{clean, rows};
+
+/// By then a worker that answers has said which models it serves, in seconds.
+const ASKED_AFTER_S: u64 = 10;
 
 /// Whether a row of `GET /workers` is one that may get requests, as [`super::summary`] says.
 pub type IsUsable = fn(&Value) -> bool;
 
+/// It lists no models, or none by a name that can be used.
+pub fn has_no_model(worker: &Value) -> bool {
+    worker["models"].as_array().is_some_and(Vec::is_empty)
+}
+
+/// It came just now, and is asked which models it serves.
+pub fn may_name_models(worker: &Value) -> bool {
+    let is_asked = worker["verdict_for_s"].as_u64() >= Some(ASKED_AFTER_S);
+    worker["state"] == "active" && has_no_model(worker) && !is_asked
+}
+
 /// Models and aliases, of workers and of `[[model]]` sections, for which no usable worker is there; none where no worker
-/// is usable at all, which says it for all of them.
+/// is usable at all, which says it for all of them; none of the sections while a worker may still name its models.
 pub fn unserved(cluster: &Value, workers: &[Value], is_usable: IsUsable) -> Vec<String> {
     let served = served(workers, is_usable);
     if !workers.iter().any(is_usable) {
@@ -20,11 +34,12 @@ pub fn unserved(cluster: &Value, workers: &[Value], is_usable: IsUsable) -> Vec<
     let of_workers = of_workers.filter_map(Value::as_str);
     let unserved = of_workers.filter(|model| !served.contains(model));
     let mut names: BTreeSet<&str> = unserved.collect();
+    let may_come = workers.iter().any(may_name_models);
     for (name, targets) in configured(cluster) {
         match can_serve(name, &targets, &served) {
             // An alias goes before a model of its name.
             true => names.remove(name),
-            false => names.insert(name),
+            false => !may_come && names.insert(name),
         };
     }
     names
@@ -33,9 +48,10 @@ pub fn unserved(cluster: &Value, workers: &[Value], is_usable: IsUsable) -> Vec<
         .collect()
 }
 
-/// Of each alias that is served the targets that are not, as `alias to target`: its requests pass them over.
-pub fn passed_over(cluster: &Value, workers: &[Value], is_usable: IsUsable) -> Vec<String> {
-    let served = served(workers, is_usable);
+/// Of each alias that is served the targets that are not, as `alias to target`: its requests pass them over, which they do
+/// where a model has no worker at all. One that is in trouble, or drained, is passed over by none.
+pub fn passed_over(cluster: &Value, workers: &[Value]) -> Vec<String> {
+    let served = served(workers, |worker| worker["state"] != "warming");
     let aliases = configured(cluster).filter(|(name, targets)| can_serve(name, targets, &served));
     let pairs =
         aliases.flat_map(|(name, targets)| targets.into_iter().map(move |target| (name, target)));
@@ -46,11 +62,10 @@ pub fn passed_over(cluster: &Value, workers: &[Value], is_usable: IsUsable) -> V
 }
 
 /// What may be asked for: the models of `GET /ring`, and the aliases of `GET /cluster` of which one of them is a target. An
-/// alias goes before a model of its name.
+/// alias goes before a model of its name. As clients write them: to be cleaned where they are shown.
 pub fn askable(rings: &Value, cluster: &Value) -> Vec<String> {
     let pools = rows(rings, "pools").iter();
-    let models: BTreeSet<String> = pools.map(|pool| field(pool, "model")).collect();
-    let served: BTreeSet<&str> = models.iter().map(String::as_str).collect();
+    let served: BTreeSet<&str> = pools.filter_map(|pool| pool["model"].as_str()).collect();
     let mut all: BTreeSet<&str> = BTreeSet::clone(&served);
     for (name, targets) in configured(cluster) {
         match can_serve(name, &targets, &served) {
@@ -62,7 +77,10 @@ pub fn askable(rings: &Value, cluster: &Value) -> Vec<String> {
 }
 
 fn served(workers: &[Value], is_usable: IsUsable) -> BTreeSet<&str> {
-    let usable = workers.iter().filter(|worker| is_usable(worker));
+    // Prefill workers answer no client.
+    let usable = workers
+        .iter()
+        .filter(|worker| is_usable(worker) && worker["role"] != "prefill");
     let models = usable.flat_map(|worker| rows(worker, "models"));
     models.filter_map(Value::as_str).collect()
 }
@@ -103,10 +121,11 @@ mod tests {
         let worker =
             json!({ "state": "active", "verdict": "good", "verdict_for_s": 20, "models": ["a"] });
         let cluster = json!({ "models": [{ "name": "chat", "targets": ["a", "typo"] }, { "name": "old", "targets": ["gone"] }] });
-        assert_eq!(
-            passed_over(&cluster, std::slice::from_ref(&worker), |_| true),
-            ["chat to typo"]
-        );
-        assert_eq!(unserved(&cluster, &[worker], |_| true), ["old"]);
+        let mut drained = worker.clone();
+        (drained["state"], drained["models"]) = ("draining".into(), json!(["typo"]));
+        let only = std::slice::from_ref(&worker);
+        assert_eq!(passed_over(&cluster, only), ["chat to typo"]);
+        assert_eq!(unserved(&cluster, only, |_| true), ["old"]);
+        assert!(passed_over(&cluster, &[worker, drained]).is_empty());
     }
 }

@@ -2,14 +2,12 @@
 
 use serde_json::Value;
 
-use super::models::unserved as models_without_worker;
+use super::models::{has_no_model, may_name_models, unserved as models_without_worker};
 use super::{field, rows};
 
 /// Names of a kind of trouble that are listed; the table has the others.
 const NAMED: usize = 4;
 
-/// By then a worker that answers has said which models it serves, in seconds.
-const ASKED_AFTER_S: u64 = 10;
 /// So small a part of a minute's requests may fail before somebody is to look.
 const FAILED_SHARE_MAX: f64 = 0.01;
 
@@ -216,12 +214,7 @@ pub fn own_trouble(worker: &Value) -> Option<&'static str> {
 /// It works and serves nothing: it lists no models, or none by a name that can be used. A worker that came just now is
 /// asked for them.
 fn is_nameless(worker: &Value) -> bool {
-    let is_asked = worker["verdict_for_s"].as_u64() >= Some(ASKED_AFTER_S);
-    worker["state"] == "active" && has_no_model(worker) && is_asked
-}
-
-fn has_no_model(worker: &Value) -> bool {
-    worker["models"].as_array().is_some_and(Vec::is_empty)
+    worker["state"] == "active" && has_no_model(worker) && !may_name_models(worker)
 }
 
 /// What others say, and nothing here speaks against: it is the last resort then.
@@ -565,12 +558,15 @@ mod tests {
             worker["models"] = json!([model]);
             worker
         };
-        let cluster = json!({
+        let configured = json!({
             "digest": "d", "settings": "s", "replicas": [replica("r1", true, true, "d")],
             "models": [{ "name": "chat", "targets": ["a", "b"] }, { "name": "old", "targets": ["gone"] },
                        { "name": "c", "targets": [] }],
         });
-        let found = summary(&cluster, &[of("w1", "good", "a"), of("w2", "stalled", "b")]);
+        let found = summary(
+            &configured,
+            &[of("w1", "good", "a"), of("w2", "stalled", "b")],
+        );
         assert_eq!(
             found.text,
             "1 replica; 1 of 2 workers usable: 1 giving no tokens for 9 s: w2; no usable worker for 3 models: b, c, old"
@@ -582,6 +578,19 @@ mod tests {
         let found = summary(&cluster, &[of("w1", "good", "a"), drained]);
         let text = "1 replica; 1 of 2 workers usable; no usable worker for 1 model: b";
         assert_eq!((found.text.as_str(), found.is_wrong), (text, true));
+        // One that came just now is asked for its models: what is said of them would be a guess.
+        let mut new = of("w2", "good", "b");
+        for (age_s, is_wrong) in [(3, false), (10, true)] {
+            (new["models"], new["verdict_for_s"]) = (json!([]), age_s.into());
+            let found = summary(&configured, &[of("w1", "good", "a"), new.clone()]);
+            assert_eq!(found.is_wrong, is_wrong, "{}", found.text);
+            assert_eq!(found.text.contains("old"), is_wrong, "{}", found.text);
+        }
+        // Prefill alone serves nobody.
+        let mut half = of("w2", "good", "b");
+        half["role"] = "prefill".into();
+        let found = summary(&cluster, &[of("w1", "good", "a"), half]);
+        assert!(found.text.ends_with("1 model: b"), "{}", found.text);
         // Where no worker is usable at all, that is said, and no model needs to be named.
         let found = summary(&cluster, &[of("w2", "stalled", "b")]);
         assert!(!found.text.contains("model"), "{}", found.text);

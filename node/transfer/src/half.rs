@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::address::{ZMQ_FORMS, is_zmq_address};
 use crate::connector::{Connector, Mode};
 use crate::label;
 
@@ -92,7 +93,7 @@ impl Half {
             connector,
             mode,
             bootstrap_port: labels.port(label::BOOTSTRAP_PORT)?,
-            address: labels.text(label::ADDRESS).map(str::to_owned),
+            address: labels.zmq_address(label::ADDRESS)?,
             engine_id: labels.engine_id(dp_size),
             side_host: labels.text(label::HOST).map(str::to_owned),
             side_port: labels.port(label::PORT)?,
@@ -181,6 +182,15 @@ impl<'l> Reader<'_, 'l> {
         self.checked(name, |text| {
             let port = text.parse().ok().filter(|port| *port > 0);
             port.ok_or_else(|| "a port is 1 to 65535".to_owned())
+        })
+    }
+
+    fn zmq_address(&self, name: &'static str) -> Result<Option<String>, LabelError> {
+        self.checked(name, |text| {
+            let is_one = is_zmq_address(text);
+            is_one
+                .then(|| text.to_owned())
+                .ok_or_else(|| format!("write {ZMQ_FORMS}"))
         })
     }
 

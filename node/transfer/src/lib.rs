@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod address;
 mod answer;
 pub mod body;
 mod connector;
@@ -39,6 +40,7 @@ pub mod ping;
 mod sglang;
 mod store;
 
+pub use address::{ZMQ_FORMS, is_zmq_address};
 pub use answer::BadAnswer;
 pub use connector::{Connector, Mode, UnknownConnector, UnknownMode};
 pub use dialect::Dialect;

@@ -12,13 +12,12 @@ use std::fmt;
 
 use serde::Deserialize;
 
+use crate::address::{is_plain, is_zmq_address};
 use crate::connector::{Connector, Mode};
 use crate::label;
 
 /// Greatest size of a ping in bytes. Real ones have about 200; MoRI-IO's name a host for each node, too.
 pub const PING_BYTES_MAX: usize = 8192;
-/// Greatest length of an address in bytes: that of a label's value.
-const ADDRESS_BYTES_MAX: usize = 200;
 /// Greatest number of ranks of any kind.
 const RANKS_MAX: u32 = 1024;
 /// Depth of lists in maps that is read. Pings have one map, and a list in it.
@@ -165,7 +164,7 @@ impl<'a> Wire<'a> {
 
     fn url(&self) -> Result<String, BadPing> {
         let named = self.http_address.or(self.request_address);
-        let named = named.filter(|text| is_address(text));
+        let named = named.filter(|text| is_plain(text));
         let named = named.ok_or(BadPing::Field("http_address"))?;
         let (scheme, rest) = named.split_once("://").unwrap_or(("http", named));
         // A request's address has a path.
@@ -182,7 +181,7 @@ impl<'a> Wire<'a> {
     /// What it calls its ZMQ side.
     fn address(&self) -> Result<String, BadPing> {
         if let Some(address) = self.zmq_address {
-            return is_address(address)
+            return is_zmq_address(address)
                 .then(|| address.to_owned())
                 .ok_or(BadPing::Field("zmq_address"));
         }
@@ -193,16 +192,8 @@ impl<'a> Wire<'a> {
         let (host, _) = authority.rsplit_once(':').unwrap_or((authority, ""));
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let address = format!("host:{bare},handshake:{handshake},notify:{notify}");
-        is_address(&address)
+        is_zmq_address(&address)
             .then_some(address)
             .ok_or(BadPing::Field("handshake_port"))
     }
-}
-
-/// Whether a text can be part of a header and of a request id: what addresses, names and ports are made of. Two
-/// underscores in a row stand between the addresses there.
-fn is_address(text: &str) -> bool {
-    let is_part = |b: u8| b.is_ascii_alphanumeric() || b"._-:,@[]/%".contains(&b);
-    let is_short = (1..=ADDRESS_BYTES_MAX).contains(&text.len());
-    is_short && text.bytes().all(is_part) && !text.contains("__")
 }

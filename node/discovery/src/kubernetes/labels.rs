@@ -6,6 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use grapevine_gossip::worker::{DP_SIZE_MAX, Labels, RawWorker, Role, WorkerSpec, weight_milli};
+use grapevine_transfer::ZMQ_FORMS;
 
 use super::names::{
     BOOTSTRAP_PORT, CONNECTOR, DP_SIZE, ENGINE_ID, KV_ADDRESS, LABELS, MAX_IN_FLIGHT, MODELS,
@@ -107,7 +108,7 @@ impl Said {
                 };
                 declared.into_labels().ok().map(|_| text.to_owned())
             }),
-            kv_address: reader.read(KV_ADDRESS, "host:port", |text| {
+            kv_address: reader.read(KV_ADDRESS, ZMQ_FORMS, |text| {
                 let declared = Declared {
                     kv_address: Some(text.to_owned()),
                     ..Declared::default()
@@ -313,6 +314,7 @@ mod tests {
             ("grapevine/kv-connector", "a b"),
             ("smg.ai/kv-connector", "carrier_pigeon"),
             ("grapevine/kv-address", "a b"),
+            ("grapevine/kv-address", "foo"),
             ("grapevine/zone", "rack 7"),
             ("grapevine/models", "a\u{7}b"),
             ("grapevine/labels", "kv.events=ipc:///tmp/events"),

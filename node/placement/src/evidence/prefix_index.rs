@@ -215,6 +215,15 @@ impl PrefixIndex {
         }
     }
 
+    /// Another process is the worker now than in this epoch, whose start may not be known: its cache is empty. Not where
+    /// the worker is known to live in a later one: then what is recorded is the new one's.
+    pub fn replaced(&mut self, worker: &str, epoch: u64) {
+        let slot = self.slots.get(worker).copied();
+        if let Some(slot) = slot.filter(|slot| self.workers[slot.0 as usize].epoch <= epoch) {
+            self.clear(slot);
+        }
+    }
+
     /// Tokens that this worker's cache holds, as it reports itself.
     pub fn set_capacity(&mut self, slot: Slot, tokens: u64) {
         self.workers[slot.0 as usize].reported = Some(tokens);

@@ -495,13 +495,14 @@ impl<'a> Fleet<'a> {
             && below(surge_requests, self.mean_surge)
     }
 
-    /// Tokens of the prompt expected in this worker's cache: what it is known to hold, and what is hot there.
+    /// Tokens of the prompt expected in this worker's cache: what it is known to hold, and what is hot there and needs no
+    /// record: an answer is compared with this, and takes back what it shows to be gone.
     ///
     /// No worker is credited with more for its place in the order: what no replica knows of was evicted, mostly, and a
     /// guess that each replica corrects by the answers that it happens to see parts their decisions.
     pub(super) fn expected_tokens(&self, index: usize) -> u32 {
         let known = self.candidates[index].held_tokens;
-        let tokens = known.max(self.place.shared_tokens(index));
+        let tokens = known.max(self.unrecorded_tokens(index));
         tokens.min(self.key.prompt_tokens())
     }
 

@@ -166,6 +166,26 @@ fn evidence_of_another_epoch_is_dropped() {
 }
 
 #[test]
+fn another_process_holds_nothing_but_what_is_known_of_it() {
+    let key = conversation(1, 2);
+    // The epoch in which the row is, the one of the process that was replaced, and whether the row stays.
+    for (row, former, stays) in [(1, 1, false), (6, 5, true), (6, 6, false)] {
+        let (mut prefix_index, slots) = prefix_index(PrefixIndexSettings::default());
+        prefix_index.slot("b", row);
+        prefix_index.record(slots[1], key.marks(), NOW);
+        prefix_index.record(slots[2], key.marks(), NOW);
+        prefix_index.replaced("b", former);
+        let tokens = held(&prefix_index, &slots, &key, NOW);
+        assert_eq!(
+            (tokens[1] > 0, tokens[2] > 0),
+            (stays, true),
+            "{row} {former}"
+        );
+        assert_eq!(prefix_index.slot("b", row), slots[1], "pools go on with it");
+    }
+}
+
+#[test]
 fn old_evidence_is_not_believed() {
     let (mut prefix_index, slots) = prefix_index(PrefixIndexSettings::default());
     let key = conversation(1, 2);

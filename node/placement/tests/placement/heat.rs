@@ -186,5 +186,8 @@ fn cache_aware_records_what_is_hot_as_well() {
         let recorded = decision.marks(&key);
         assert!(!recorded.is_empty(), "{policy}: its own part");
         assert_eq!(recorded == key.marks(), records_all, "{policy}");
+        // What an answer is compared with: without a record it would take back what is known of other prompts.
+        let is_guessed = decision.expected_tokens > 0;
+        assert_eq!(is_guessed, !records_all, "{policy}");
     }
 }

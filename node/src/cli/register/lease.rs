@@ -31,7 +31,7 @@ pub(super) enum Renewed {
 /// A worker's lease.
 pub(super) struct Lease {
     id: WorkerId,
-    replicas: Vec<Url>,
+    replicas: Vec<AdminClient>,
     /// The replica that answered last.
     at: usize,
     body: Map<String, Value>,
@@ -56,12 +56,11 @@ impl Lease {
     /// # Errors
     /// An address is none of an admin port.
     pub(super) fn new(id: &WorkerId, args: &RegisterArgs) -> Result<Self, Failure> {
-        for url in &args.to {
-            AdminClient::at(url.clone(), None)?;
-        }
+        let client = |url: &Url| AdminClient::at(url.clone(), None);
+        let replicas: Result<_, Failure> = args.to.iter().map(client).collect();
         Ok(Self {
             id: id.clone(),
-            replicas: args.to.clone(),
+            replicas: replicas?,
             at: 0,
             body: args.description.of(&args.worker),
             credential: args.credential.clone(),
@@ -165,8 +164,8 @@ impl Lease {
         let credential = self.credential()?;
         let (mut unreachable, mut refused) = (Vec::new(), None);
         for _ in 0..self.replicas.len() {
-            let url = self.replicas[self.at].clone();
-            let client = AdminClient::at(url.clone(), credential.clone())?;
+            let client = self.replicas[self.at].with_token(credential.clone())?;
+            let url = client.url();
             let path = ["leases", self.id.as_str()];
             let number = self.sent.to_string();
             self.sent += 1;
@@ -178,7 +177,7 @@ impl Lease {
                 }
                 Err(_) => unreachable.push(format!("{url} (no answer in 2 s)")),
                 Ok(Err(Failure::Unauthorized(_))) => {
-                    refused.get_or_insert_with(|| self.unauthorized(&url));
+                    refused.get_or_insert_with(|| self.unauthorized(url));
                 }
                 Ok(Err(failure)) => {
                     refused.get_or_insert(failure);

@@ -144,6 +144,8 @@ impl Overview {
         let mut tenants = facts.tenants.clone();
         tenants.sort_by_key(|tenant| std::cmp::Reverse(tenant.here + tenant.elsewhere));
         let sources = facts.sources.iter().map(source_row).collect();
+        let models = askable(&facts.rings, cluster).into_iter();
+        let models = models.map(|model| clean(&model).into_owned()).collect();
         Self {
             replica: field(cluster, "replica"),
             unix_s: now.unix_s(now.at),
@@ -162,7 +164,7 @@ impl Overview {
             has_keys: facts.has_keys,
             tenants: Listed::first(tenants, TENANTS_SHOWN),
             limits: facts.limits.clone(),
-            models: Listed::first(askable(&facts.rings, cluster), MODELS_SHOWN),
+            models: Listed::first(models, MODELS_SHOWN),
         }
     }
 }

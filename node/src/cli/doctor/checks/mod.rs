@@ -32,7 +32,10 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     }
     if let Some(config) = &facts.config {
         config::check(config, &mut found);
-        engines::check(&config.engines, &mut found);
+        // The workers of the cluster have these among them.
+        if facts.cluster.is_none() {
+            engines::check(&config.engines, &mut found);
+        }
     }
     if let (Some(config), Some(cluster)) = (&facts.config, &facts.cluster) {
         settings::check_file(config, cluster, &mut found);

@@ -9,7 +9,7 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
     let models = unserved(&facts.cluster, &facts.workers, is_usable);
     if !models.is_empty() {
         let what = format!(
-            "no usable worker for {}: {}; requests for such a model get 404 or 503",
+            "no usable worker for {}: {}; requests for such a model get 404 or 503, or go to a worker in trouble",
             count(models.len(), "model"),
             named(&models)
         );
@@ -17,10 +17,10 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
                     [[model]] in the file";
         found.push(Finding::problem("models", what).of(models).todo(todo));
     }
-    let aliases = passed_over(&facts.cluster, &facts.workers, is_usable);
+    let aliases = passed_over(&facts.cluster, &facts.workers);
     if !aliases.is_empty() {
         let what = format!(
-            "targets of aliases without a usable worker, which requests pass over: {}",
+            "targets of aliases without a worker, which requests pass over: {}",
             named(&aliases)
         );
         let todo =

@@ -75,9 +75,10 @@ pub(in super::super) async fn gather(client: &AdminClient) -> Result<ClusterFact
     Ok(facts)
 }
 
-/// The workers, as far as they can be compared.
+/// The workers, as far as they can be compared. One that drains may have a successor at its address.
 fn known(workers: &[Value]) -> Vec<Known> {
-    let known = workers.iter().map(|row| {
+    let active = workers.iter().filter(|row| row["state"] == "active");
+    let known = active.map(|row| {
         let url = row["url"].as_str()?.parse().ok()?;
         Some((field(row, "id"), url, row["epoch"].as_u64().unwrap_or(0)))
     });
