@@ -251,11 +251,14 @@ impl AdminClient {
                 self.url
             ));
         }
+        let cause = chain(error);
+        if let Some(what) = disbelieved(&cause) {
+            return Failure::Unreachable(format!("{} is not asked: {what}", self.url));
+        }
         Failure::Unreachable(format!(
             "no replica answers at {} ({}); is `grapevine serve` running there? Another address \
              is given by --admin",
-            self.url,
-            chain(error)
+            self.url, cause
         ))
     }
 
@@ -320,6 +323,18 @@ fn client_with(roots: Vec<reqwest::Certificate>) -> Result<reqwest::Client, Fail
         .map_err(|error| Failure::Refused(chain(&error)))
 }
 
+/// What to do about a certificate, where that is why a connection failed.
+fn disbelieved(cause: &str) -> Option<String> {
+    let why = cause.strip_prefix("invalid peer certificate: ")?;
+    Some(match why.contains("CaUsedAsEndEntity") {
+        // What `openssl req -x509` makes unless told otherwise.
+        true => "its certificate is that of an authority (CA:TRUE), which no server may show; give it one that this \
+                 authority signed, or one without (basicConstraints=CA:FALSE)"
+            .to_owned(),
+        false => format!("its certificate is not believed ({why}); --ca names the authority that signed it"),
+    })
+}
+
 /// The innermost cause, which names the fault (`connection refused`); the outer ones repeat the URL.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
@@ -335,6 +350,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[cfg(test)]
 mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
@@ -396,15 +412,18 @@ mod tests {
     }
 
     /// A proxy that ends TLS, with a certificate that signed itself: its port, and that certificate in a file.
-    async fn tls_proxy(answers: &'static str) -> (u16, tempfile::NamedTempFile) {
+    async fn tls_proxy(answers: &'static str, is_ca: IsCa) -> (u16, tempfile::NamedTempFile) {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        let signing_key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        params.is_ca = is_ca;
+        let cert = params.self_signed(&signing_key).expect("made");
         let ca = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(ca.path(), made.cert.pem()).expect("written");
-        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        std::fs::write(ca.path(), cert.pem()).expect("written");
+        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(signing_key.serialize_der());
         let config = rustls::ServerConfig::builder()
             .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key.into())
+            .with_single_cert(vec![cert.der().clone()], key.into())
             .expect("a pair");
         let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -431,7 +450,7 @@ mod tests {
 
     #[tokio::test]
     async fn behind_a_proxy_that_ends_tls_the_named_authority_is_believed_and_no_other() {
-        let (port, ca) = tls_proxy(r#"{"replica":"r1"}"#).await;
+        let (port, ca) = tls_proxy(r#"{"replica":"r1"}"#, IsCa::NoCa).await;
         let url = || admin_url(&format!("https://localhost:{port}")).expect("an address");
         let with = |file: Option<&Path>| {
             let ca = CaArg {
@@ -443,11 +462,23 @@ mod tests {
         let cluster = asked.get(&["cluster"]).await.expect("an answer");
         assert_eq!(cluster["replica"], "r1");
         let refused = with(None).expect("a client").get(&["cluster"]).await;
-        let is_told =
-            matches!(&refused, Err(Failure::Unreachable(why)) if why.contains("certificate"));
+        let is_told = matches!(&refused, Err(Failure::Unreachable(why)) if why.contains("certificate") && why.contains("--ca"));
         assert!(is_told, "{refused:?}");
         let missing = with(Some(Path::new("/no/such/ca.pem"))).err();
         assert!(matches!(missing, Some(Failure::Usage(why)) if why.starts_with("--ca: ")));
+    }
+
+    #[tokio::test]
+    async fn an_authoritys_own_certificate_is_no_servers_and_that_is_told() {
+        let authority = IsCa::Ca(BasicConstraints::Unconstrained);
+        let (port, ca) = tls_proxy("{}", authority).await;
+        let url = admin_url(&format!("https://localhost:{port}")).expect("an address");
+        let ca = CaArg {
+            admin_ca: Some(ca.path().to_owned()),
+        };
+        let client = AdminClient::trusting(url, None, &ca).expect("a client");
+        let refused = client.get(&["cluster"]).await.expect_err("not believed");
+        assert!(refused.to_string().contains("CA:FALSE"), "{refused}");
     }
 
     #[tokio::test]
