@@ -9,8 +9,8 @@
 #                                   compiler and equal features
 #   TESTBED=BINARY                  a build with the testbed in it, for load and workers; without it one is built
 #
-# Needs cargo; to learn, also python3, openssl, and llvm-profdata of the compiler's own LLVM: rustup component add
-# llvm-tools. Takes three times as long as a plain build; with a profile, as long as one.
+# Needs cargo, and llvm-profdata and llvm-nm of the compiler's own LLVM: rustup component add llvm-tools; to learn, also
+# python3 and openssl. Takes three times as long as a plain build; with a profile, as long as one.
 set -euo pipefail
 [[ $# -ge 1 && $1 != -* ]] || { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 2; }
 out=$(realpath -m "$1")
@@ -24,29 +24,32 @@ here=$PWD/packaging/profiled
 host=$(rustc -vV | sed -n 's/^host: //p')
 target=${target:-$PWD/target}
 fail() { printf 'profiled/build.sh: %s\n' "$*" >&2; exit 1; }
-# Names of functions, by which counts are found again, depend on features and on whether a target is named.
+tools=$(rustc --print sysroot)/lib/rustlib/$host/bin
+for tool in llvm-profdata llvm-nm; do
+  [ -x "$tools/$tool" ] || fail "no $tool beside the compiler: rustup component add llvm-tools"
+done
+# Names of functions, by which counts are found again, depend on features, on whether a target is named, and on all that
+# the profile `dist` says: cargo hashes it into every name. What differs between the builds is therefore said by flags.
 build() { cargo build --profile dist --locked --bin grapevine --target "$host" "$@"; }
 
 learn() {  # file for the profile, arguments of the build
-  local made=$1 counts=$target/profiled/counts program merge
+  local made=$1 counts=$target/profiled/counts program
   shift
-  merge=$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata
-  [ -x "$merge" ] || fail "no llvm-profdata beside the compiler: rustup component add llvm-tools"
   for program in python3 openssl; do
     command -v "$program" > /dev/null || fail "$program is missing"
   done
   rm -rf "$counts"
   mkdir -p "$counts" "$(dirname "$made")"
   if [ -z "$testbed" ]; then
-    cargo build --release --locked
+    CARGO_TARGET_DIR=$target cargo build --release --locked
     testbed=$target/release/grapevine
   fi
   # What is counted is the same with and without optimisation across crates, which takes most of the time.
-  CARGO_PROFILE_DIST_LTO=off CARGO_TARGET_DIR=$target/profiled/instrumented \
-    RUSTFLAGS="${RUSTFLAGS:-} -Cprofile-generate=$counts" build "$@"
+  CARGO_TARGET_DIR=$target/profiled/instrumented \
+    RUSTFLAGS="${RUSTFLAGS:-} -Clto=off -Clinker-plugin-lto=off -Cprofile-generate=$counts" build "$@"
   LLVM_PROFILE_FILE="$counts/%p-%m.profraw" \
     "$here/train.py" --instrumented "$target/profiled/instrumented/$host/dist/grapevine" --testbed "$testbed"
-  "$merge" merge -o "$made.new" "$counts"
+  "$tools/llvm-profdata" merge -o "$made.new" "$counts"
   mv "$made.new" "$made"
 }
 
@@ -56,4 +59,10 @@ if [ -z "$profile" ]; then
 fi
 [ -e "$profile" ] || learn "$profile" "$@"
 CARGO_TARGET_DIR=$target/profiled/optimised RUSTFLAGS="${RUSTFLAGS:-} -Cprofile-use=$profile" build "$@"
-install -D "$target/profiled/optimised/$host/dist/grapevine" "$out"
+made=$target/profiled/optimised/$host/dist/grapevine
+# The compiler says nothing where no count is of any of its functions: then this is a plain build.
+names=$(LC_ALL=C comm -12 <("$tools/llvm-profdata" show --all-functions "$profile" | sed -n 's/^  \([^ :]*\):$/\1/p' | LC_ALL=C sort -u) \
+  <("$tools/llvm-nm" --format=just-symbols "$made" | LC_ALL=C sort -u) | wc -l)
+[ "$names" -ge 1000 ] || fail "the profile knows $names functions of this build: it is of another commit, compiler or set of features"
+echo "the profile knows $names functions by their names, besides those that were inlined" >&2
+install -D "$made" "$out"
