@@ -11,10 +11,12 @@ use grapevine_tests::chat::{self, MODEL};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1;
 use grapevine_tests::invariants;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::eventually;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+/// How long a state may take: a warm-up has half of it.
+const LIMIT: Duration = Duration::from_secs(60);
 const REPLICAS: usize = 3;
 const WORKERS: usize = 3;
 /// System prompts, each shared by many conversations; so few that each belongs to two of four workers. All
@@ -83,7 +85,7 @@ impl Traffic {
 /// Waits until a replica keeps the prompts of all tenants.
 async fn all_are_hot(cluster: &Cluster, replica: usize) {
     let admin = cluster.replicas[replica].admin();
-    eventually(2 * LIMIT, "hot prompts", async || {
+    eventually(LIMIT, "hot prompts", async || {
         let kept = admin.metrics().await.sum("grapevine_hot_prompts", "");
         match kept >= TENANTS as f64 {
             true => Ok(()),
@@ -189,7 +191,7 @@ async fn tenants_come(worker: &FakeWorker, count: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prompts_are_there_before_their_requests() {
-    let (cluster, workers) = plan_and_workers("\"8s\"").await;
+    let (cluster, workers) = plan_and_workers("\"30s\"").await;
     let new = &workers[WORKERS];
     let traffic = Traffic::start(&cluster, &[0, 1, 2]);
     all_are_hot(&cluster, 0).await;
@@ -234,7 +236,7 @@ async fn what_the_worker_holds_is_not_sent_again() {
         kv_events: Some(KvEventsConfig::default()),
         ..chat::paced(Duration::from_millis(1))
     };
-    let (cluster, workers) = plan_and_workers_of("\"8s\"", &publishing).await;
+    let (cluster, workers) = plan_and_workers_of("\"30s\"", &publishing).await;
     let new = &workers[WORKERS];
     let admin = cluster.replicas[0].admin();
     let traffic = Traffic::start(&cluster, &[0, 1, 2]);

@@ -119,7 +119,10 @@ async fn poisoned_load_is_bounded_and_ends_with_its_sender() {
         assert!(times < 1000);
     }
     assert!(line.is_banned().await);
-    assert!(victim.refused("malformed") >= 10.0);
+    eventually("ten are counted", || {
+        (victim.refused("malformed") >= 10.0).then_some(())
+    })
+    .await;
     eventually("the liar counts no more", || {
         (cells[0].others().requests == 10.0).then_some(())
     })

@@ -18,7 +18,9 @@ pub(super) fn for_every_request(workers: &[FakeWorker]) {
     for (id, mut entries) in by_id {
         entries.sort_by_key(|entry| entry.start_us);
         let is_answer = |entry: &&Entry| entry.leg != Some(Leg::Prefill);
-        let answers: Vec<&Entry> = entries.iter().filter(is_answer).collect();
+        let not_given_up = |entry: &&Entry| !is_given_up(entry, &entries);
+        let answers = entries.iter().filter(is_answer).filter(not_given_up);
+        let answers: Vec<&Entry> = answers.collect();
         let Some((_last, earlier)) = answers.split_last() else {
             continue;
         };
@@ -42,6 +44,17 @@ pub(super) fn for_every_request(workers: &[FakeWorker]) {
             "{id} was sent from its beginning after a continuation: {entries:#?}"
         );
     }
+}
+
+/// Whether it is the answer of a pair which ended without a token because its prompt was refused. Where both legs are sent
+/// at once, its worker may read it after that of the next attempt has begun: when it was read says nothing of when it was
+/// sent. A refused prompt is not known by its leg: whoever refuses has not looked at it.
+fn is_given_up(answer: &Entry, entries: &[Entry]) -> bool {
+    let is_refused = |e: &Entry| e.leg != Some(Leg::Decode) && e.tokens == 0;
+    answer.leg == Some(Leg::Decode)
+        && answer.tokens == 0
+        && !answer.complete
+        && entries.iter().any(is_refused)
 }
 
 /// Workers that broke off before this one was asked; 0 for a request from its beginning.
