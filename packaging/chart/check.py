@@ -12,6 +12,7 @@ import tomllib
 
 import yaml
 
+CASES = pathlib.Path(__file__).parent / "cases"
 BINARY, FOLDER = sys.argv[1], pathlib.Path(sys.argv[2])
 # From the first signal to the end beyond settle and drain: last words, the last connections, leaving.
 CLOSING_S = 5
@@ -35,7 +36,8 @@ def check_objects(case, objects):
 
     # Labels of pods are made of these names: of the StatefulSet with a dash and ten characters, of a Job as it is.
     assert len(by_kind["StatefulSet"]["metadata"]["name"]) <= 52, case
-    assert all(len(one["metadata"]["name"]) <= 63 for one in objects), case
+    namespaced = [one for one in objects if not one["kind"].startswith("Cluster")]
+    assert all(len(one["metadata"]["name"]) <= 63 for one in namespaced), case
     assert spec["podManagementPolicy"] == "Parallel", case
     times = settings["timeouts"]
     needed = seconds(times["settle"]) + seconds(times["drain"]) + CLOSING_S
@@ -52,11 +54,24 @@ def check_objects(case, objects):
     discovery = settings.get("kubernetes")
     roles = [one for one in objects if one["kind"] == "Role" and one["metadata"]["name"].endswith("-discovery")]
     namespaces = {role["metadata"]["namespace"] for role in roles}
-    wanted = set(discovery["namespaces"] or ["serving"]) if discovery else set()
+    everywhere = bool(discovery) and "*" in discovery["namespaces"]
+    wanted = set(discovery["namespaces"] or ["serving"]) if discovery and not everywhere else set()
     assert namespaces == wanted, (case, namespaces)
-    for role in roles:
+    cluster_roles = [one for one in objects if one["kind"] == "ClusterRole"]
+    assert len(cluster_roles) == everywhere, case
+    bindings = [one for one in objects if one["kind"] in ("RoleBinding", "ClusterRoleBinding")]
+    for role in roles + cluster_roles:
+        meta, account = role["metadata"], {"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": "serving"}
+        ours = [one for one in bindings if one["roleRef"]["kind"] == role["kind"] and one["roleRef"]["name"] == meta["name"]]
+        ours = [one for one in ours if one["metadata"].get("namespace") == meta.get("namespace")]
+        assert [one["subjects"] for one in ours] == [[account]], (case, meta)
         assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}], case
     assert pod["automountServiceAccountToken"] == bool(discovery), case
+    # Selectors arrive as they were written.
+    values = yaml.safe_load((CASES / f"{case.removesuffix('-upgrade')}.yaml").read_text())
+    given = values.get("discovery", {}).get("kubernetes", {})
+    for value, setting in (("selector", "selector"), ("prefillSelector", "prefill_selector"), ("decodeSelector", "decode_selector")):
+        assert value not in given or discovery[setting] == given[value], (case, setting)
 
     for container in pod["containers"]:
         assert container["securityContext"]["readOnlyRootFilesystem"], case

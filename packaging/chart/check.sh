@@ -51,6 +51,8 @@ refused 'clusterId' --set clusterId=Not_A_Label
 refused 'EXEC' --set 'config=client_ca = "ca.pem"' --set probeScheme=HTTPS
 refused 'weight' --set 'workers[0].url=http://w' --set 'workers[0].weight=500'
 refused 'mode' --set certificates.mode=none
+refused 'prefillSelector' --set discovery.kubernetes.enabled=true --set 'discovery.kubernetes.selector=null'
+refused 'namespaces' --set 'discovery.kubernetes.namespaces={Models}'
 
 echo "chart: its rules and its board are those of packaging/monitoring"
 for file in rules.yml grapevine-board.json; do

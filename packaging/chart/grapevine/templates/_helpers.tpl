@@ -30,9 +30,18 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- default (printf "%s-certificates" (include "grapevine.fullname" .)) $existing -}}
 {{- end -}}
 
-{{/* Namespaces whose pods are watched. */}}
+{{/* Namespaces whose pods are watched, each with a Role; none where all are, by a ClusterRole. */}}
 {{- define "grapevine.workerNamespaces" -}}
-{{- default (list .Release.Namespace) .Values.discovery.kubernetes.namespaces | toJson -}}
+{{- $named := .Values.discovery.kubernetes.namespaces -}}
+{{- has "*" $named | ternary list (default (list .Release.Namespace) $named | uniq) | toJson -}}
+{{- end -}}
+
+{{- define "grapevine.readPods" -}}
+# To see which pods are workers. Nothing is ever written.
+rules:
+  - apiGroups: [""]
+    resources: [pods]
+    verbs: [get, list, watch]
 {{- end -}}
 
 {{/* What no schema can say. */}}
@@ -49,6 +58,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- if and (eq .Values.certificates.mode "certManager") (not .Values.certificates.certManager.issuerName) -}}
 {{- fail "certificates.certManager.issuerName: name the issuer of this cluster's own authority" -}}
+{{- end -}}
+{{- with .Values.discovery.kubernetes -}}
+{{- if and .enabled (not (or .selector .prefillSelector .decodeSelector)) -}}
+{{- fail "discovery.kubernetes.selector: name the labels of workers' pods, or set prefillSelector and decodeSelector" -}}
+{{- end -}}
 {{- end -}}
 {{- $config := default "" .Values.config -}}
 {{- $asksClients := and (regexMatch "(?m)^\\s*client_ca\\s*=" $config) (not (regexMatch "(?m)^\\s*client_cert_required\\s*=\\s*false" $config)) -}}
