@@ -130,6 +130,11 @@ impl FakeKubernetes {
         self.state.silence();
     }
 
+    /// Connections that are open now are reset; new ones work.
+    pub fn reset(&self) {
+        self.state.reset();
+    }
+
     /// Sets how connections fare.
     pub fn network(&self, network: Network) {
         self.state.set_network(network);

@@ -42,6 +42,8 @@ pub(super) struct State {
     pub(super) network: watch::Sender<Network>,
     /// Connections that were opened before this many commands `half-open` are silent.
     pub(super) silenced: AtomicU64,
+    /// Connections that were opened before this many commands `reset` are reset.
+    pub(super) resets: watch::Sender<u64>,
     pub(super) open_watches: AtomicUsize,
     pub(super) connections: AtomicUsize,
     pub(super) connections_refused: AtomicU64,
@@ -83,6 +85,7 @@ impl State {
             stalled: watch::Sender::new(false),
             network: watch::Sender::new(Network::Open),
             silenced: AtomicU64::new(0),
+            resets: watch::Sender::new(0),
             open_watches: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             connections_refused: AtomicU64::new(0),
@@ -144,6 +147,11 @@ impl State {
     /// All connections that are open now fall silent for ever; new ones work.
     pub(super) fn silence(&self) {
         self.silenced.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// All connections that are open now are reset.
+    pub(super) fn reset(&self) {
+        self.resets.send_modify(|count| *count += 1);
     }
 
     pub(super) fn count(&self, verb: &str, status: u16) {

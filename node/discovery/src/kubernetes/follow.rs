@@ -23,8 +23,8 @@ use crate::feed::Feed;
 
 /// Events that are taken together when they came together.
 const CHUNK: usize = 256;
-/// How often in a row a revision may be too old before that is a failure.
-const EXPIRED_MAX: u32 = 3;
+/// How often in a row a watch may be lost at once before that is a failure.
+const LOST_MAX: u32 = 3;
 /// Shortest time from one watch to the next: a server that ends them at once is not asked in a loop.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// Problems of pods that are remembered, so that each is told once.
@@ -169,31 +169,40 @@ struct Watch<'a> {
 enum End {
     /// At its time; the next one goes on from this revision.
     Timely(String),
-    /// Its revision is too old: only a list helps.
-    Expired,
+    /// Its revision is too old, or its connection broke, as it does when a server or a balancer before it starts anew: a
+    /// list heals it. A server that is away fails that.
+    Lost(Failure),
 }
 
 impl Watch<'_> {
     async fn run(self) -> Result<Infallible, Failure> {
-        let mut expired = 0;
+        let mut in_a_row = 0;
         loop {
             // None if a page was asked for too late.
             let mut revision = self.list().await?;
+            let mut lost = self.expired();
             while let Some(from) = revision {
                 let begun = Instant::now();
-                revision = match self.watch(from).await? {
+                let end = self.watch(from).await?;
+                if begun.elapsed() >= WATCH_EVERY {
+                    in_a_row = 0;
+                }
+                revision = match end {
                     End::Timely(next) => {
-                        expired = 0;
+                        in_a_row = 0;
                         self.follower.confirm(self.index);
                         sleep_until(begun + WATCH_EVERY).await;
                         Some(next)
                     }
-                    End::Expired => None,
+                    End::Lost(why) => {
+                        lost = why;
+                        None
+                    }
                 };
             }
-            expired += 1;
-            if expired > EXPIRED_MAX {
-                return Err(Failure::Expired(self.scope.place()));
+            in_a_row += 1;
+            if in_a_row > LOST_MAX {
+                return Err(lost);
             }
         }
     }
@@ -236,8 +245,16 @@ impl Watch<'_> {
         let open = timeout(settings.answer_within, self.pods.watch(&query, &revision)).await;
         let events = match open {
             Ok(Ok(events)) => events,
-            Ok(Err(Error::Api(status))) if status.code == 410 => return Ok(End::Expired),
-            Ok(Err(error)) => return Err(Failure::of("watch", self.scope, &error)),
+            Ok(Err(Error::Api(status))) if status.code == 410 => {
+                return Ok(End::Lost(self.expired()));
+            }
+            Ok(Err(error)) => {
+                let failure = Failure::of("watch", self.scope, &error);
+                return match error {
+                    Error::Api(_) => Err(failure),
+                    _ => Ok(End::Lost(failure)),
+                };
+            }
             Err(_) => return Err(self.silent("watch", settings.answer_within)),
         };
         let mut chunks = std::pin::pin!(events.ready_chunks(CHUNK));
@@ -271,7 +288,12 @@ impl Watch<'_> {
                     continue;
                 }
                 Ok(WatchEvent::Error(status)) if status.code == 410 => {
-                    end = Ok(Some(End::Expired));
+                    end = Ok(Some(End::Lost(self.expired())));
+                    break;
+                }
+                Err(error @ Error::ReadEvents(_)) => {
+                    let broken = Failure::of("watch", self.scope, &error);
+                    end = Ok(Some(End::Lost(broken)));
                     break;
                 }
                 Ok(WatchEvent::Error(status)) => {
@@ -305,6 +327,10 @@ impl Watch<'_> {
             })?;
         }
         end
+    }
+
+    fn expired(&self) -> Failure {
+        Failure::Expired(self.scope.place())
     }
 
     fn silent(&self, verb: &'static str, silent: Duration) -> Failure {

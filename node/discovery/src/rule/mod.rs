@@ -218,13 +218,20 @@ impl Rule {
     ) -> (Option<What>, Verdict) {
         match (scene.picture.get(id), entry) {
             // It may never become ready, and a place on the ring takes keys from others.
-            (Some(found), None | Some(None)) if !found.is_ready() => (None, Verdict::Nothing),
+            (Some(found), None | Some(None)) if !found.is_ready() => self.settled(id),
             (Some(found), None) => (None, self.add(scene, id, found)),
             (Some(found), Some(None)) => self.bring_back(scene, id, found),
             (Some(found), Some(Some(known))) => self.describe(scene, id, found, known),
             (None, Some(Some(known))) => self.let_go(scene, id, known, step),
-            (None, Some(None) | None) => (None, Verdict::Nothing),
+            (None, Some(None) | None) => self.settled(id),
         }
+    }
+
+    /// Picture and registry agree. What was waited for before is over: a worker that is written again later is missed
+    /// from then on, and not since it went the last time.
+    fn settled(&mut self, id: &WorkerId) -> (Option<What>, Verdict) {
+        self.memory.settle(id);
+        (None, Verdict::Nothing)
     }
 
     /// A worker that the source never spoke of before.

@@ -330,6 +330,22 @@ fn a_stale_picture_brings_nothing_back() {
     assert_eq!(replicas.registered(), [id(1), id(2)]);
 }
 
+/// Those whose pictures are late have missed it for a long time, but not since it is there again.
+#[test]
+fn a_worker_that_returns_long_after_its_removal_is_not_removed_by_late_pictures() {
+    let mut replicas = Replicas::that_see(3, &[1, 2]);
+    replicas.all_see(&of(&[1]));
+    replicas.run(Duration::from_secs(3600));
+    assert_eq!((replicas.registered(), replicas.removes), (vec![id(1)], 1));
+    replicas.see(0, of(&[1, 2]));
+    replicas.run(Duration::from_secs(5));
+    assert_eq!(replicas.registered(), [id(1), id(2)]);
+    replicas.all_see(&of(&[1, 2]));
+    replicas.run(Duration::from_secs(60));
+    assert_eq!(replicas.registered(), [id(1), id(2)]);
+    assert_eq!(replicas.removes, 1);
+}
+
 #[test]
 fn what_most_still_see_returns_after_the_hold() {
     let mut replicas = Replicas::that_see(3, &[1, 2]);

@@ -1,5 +1,7 @@
 //! Watches that break, grow silent or are too old: no change is lost by them.
 
+use std::time::Duration;
+
 use grapevine_discovery::kubernetes::KubernetesSettings;
 use grapevine_testbed::fake_kubernetes::{Config, Fault, Network, Rule, When};
 
@@ -59,6 +61,27 @@ async fn a_revision_that_is_too_old_is_healed_by_a_list_in_each_form() {
         scene.sees(&["a", "b"]).await;
         assert_eq!(scene.watcher.sight().failures, 0, "{fault:?} is no failure");
     }
+}
+
+/// As when the API server, or a balancer before it, starts anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_whose_connection_is_reset_is_healed_by_a_list() {
+    let settings = KubernetesSettings {
+        watch_for: Duration::from_secs(60),
+        ..settings()
+    };
+    let scene = Scene::of(Config::default(), settings, &["a"], |_| {}).await;
+    scene.sees(&["a"]).await;
+    for resets in 1..=2 {
+        scene.answered("watch 200", resets).await;
+        scene.server.reset();
+        scene.answered("list 200", 1 + resets).await;
+    }
+    scene.create("default", pod("b")).await;
+    scene.status("default", "b", ready("10.0.0.2")).await;
+    scene.sees(&["a", "b"]).await;
+    // A list that met a reset as well may have failed; nothing is wrong after it.
+    assert_eq!(scene.watcher.sight().failure, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

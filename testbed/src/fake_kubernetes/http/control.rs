@@ -9,6 +9,7 @@
 //! | `POST /fake/bookmark` | each watch that takes bookmarks gets one |
 //! | `POST /fake/stall` `{"on":true}` | watches send no byte and do not end, until `false` |
 //! | `POST /fake/half-open` | connections that are open now fall silent for ever |
+//! | `POST /fake/reset` | connections that are open now are reset |
 //! | `POST /fake/network` `{"state":"open"\|"refusing"\|"silent"}` | for open and new connections |
 //! | `POST /fake/token` `{"write":true}` | a new token; the file has it if `write` |
 //! | `POST /fake/grants` `{"grants":[...]}` | what the user may do ([`Grant`]); `null`: everything |
@@ -137,6 +138,7 @@ fn obey(
             state.stalled.send_replace(read::<Switch>(body)?.on);
         }
         ("POST", "half-open") => state.silence(),
+        ("POST", "reset") => state.reset(),
         ("POST", "network") => state.set_network(read::<Lines>(body)?.state),
         ("POST", "token") => {
             let token = state.rotate();

@@ -1,6 +1,7 @@
-//! A socket that can fall silent: no byte goes either way any more, and nobody is told.
+//! A socket that can fall silent: no byte goes either way any more, and nobody is told. That is what a client sees of a
+//! peer that lost power, or of a middlebox that forgot the connection.
 //!
-//! That is what a client sees of a peer that lost power, or of a middlebox that forgot the connection.
+//! Or that is reset when it is dropped, as by a process that was killed with bytes unread, or a balancer that starts anew.
 
 use std::io;
 use std::pin::Pin;
@@ -18,21 +19,35 @@ pub(super) struct Line {
     state: Arc<State>,
     /// Commands `half-open` before it was accepted.
     born: u64,
+    /// Commands `reset` before it was accepted.
+    resets: u64,
 }
 
 impl Line {
     pub(super) fn new(stream: TcpStream, state: Arc<State>) -> Self {
         let born = state.silenced.load(Ordering::SeqCst);
+        let resets = *state.resets.borrow();
         Self {
             stream,
             state,
             born,
+            resets,
         }
     }
 
     /// Nothing wakes a silent line, so a poll of it may just be pending: it stays so until the server ends.
     fn is_silent(&self) -> bool {
         self.state.silenced.load(Ordering::SeqCst) > self.born
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if *self.state.resets.borrow() > self.resets
+            && let Err(e) = self.stream.set_zero_linger()
+        {
+            tracing::debug!("no reset: {e}");
+        }
     }
 }
 

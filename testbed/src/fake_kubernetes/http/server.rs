@@ -52,6 +52,7 @@ pub(in crate::fake_kubernetes) async fn serve(
 async fn counted(state: Arc<State>, acceptor: TlsAcceptor, stream: TcpStream) {
     state.connections.fetch_add(1, Ordering::SeqCst);
     let mut network = state.network.subscribe();
+    let mut resets = state.resets.subscribe();
     let now = *network.borrow_and_update();
     match now {
         Network::Refusing => {}
@@ -60,6 +61,7 @@ async fn counted(state: Arc<State>, acceptor: TlsAcceptor, stream: TcpStream) {
         Network::Open => tokio::select! {
             () = connection(Arc::clone(&state), acceptor, stream) => {}
             _ = network.wait_for(|network| *network == Network::Refusing) => {}
+            _ = resets.changed() => {}
         },
     }
     state.connections.fetch_sub(1, Ordering::SeqCst);
