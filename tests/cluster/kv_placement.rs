@@ -1,8 +1,11 @@
 //! What workers publish of their caches decides where prompts go, on every replica alike.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
-use grapevine_testbed::fake_worker::{Config, EngineConfig, FakeWorker, KvEventsConfig};
+use grapevine_testbed::fake_worker::{
+    Config, EngineConfig, FakeWorker, Fault, How, KvEventsConfig, Point, Rule, When,
+};
 use grapevine_tests::admin::worker_path;
 use grapevine_tests::chat::{self, MODEL};
 use grapevine_tests::cluster::{Cluster, Plan};
@@ -262,6 +265,45 @@ async fn a_session_id_of_the_clients_own_is_left_alone() {
         assert_eq!(sessions.len(), 1, "{session:?}");
         assert!(sessions[0].starts_with(begins), "{sessions:?}");
     }
+}
+
+/// What another worker is to go on from is the prompt with a part of its answer: none that is to be learned as the prompt.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_broken_stream_goes_on_from_is_not_named_as_its_prompt() {
+    let scene = scene().await;
+    let cluster = &scene.cluster;
+    let mut body = chat::streamed("Tell me of the sea, and do not stop.", 12);
+    let explained = explained(cluster, 0, body["messages"].as_array().expect("some")).await;
+    let home = scene
+        .workers
+        .iter()
+        .find(|worker| worker.url() == explained["worker"]);
+    let rule = Rule {
+        when: When {
+            header: Some(("x-request-id".into(), "broken".into())),
+            ..When::default()
+        },
+        times: NonZeroU32::new(1),
+        fault: Fault::stop(Point::Event(4), How::Rst),
+    };
+    home.expect("one of them").add_rule(rule).expect("room");
+    body["stream_options"] = json!({ "include_usage": true });
+    let headers = [("x-request-id", "broken"), ("x-grapevine-failover", "on")];
+    let data = cluster.replicas[0].data();
+    let path = "/v1/chat/completions";
+    let answer = http1::exchange(data, "POST", path, &headers, body.to_string().as_bytes()).await;
+    assert!(answer.text().contains("[DONE]"), "{}", answer.text());
+    let seen = scene.workers.iter().flat_map(FakeWorker::log);
+    let mut named = Vec::new();
+    for entry in seen.filter(|entry| entry.request_id.as_deref() == Some("broken")) {
+        let has = |name: &str| {
+            let mut headers = entry.headers.iter();
+            headers.any(|(header, _)| header.eq_ignore_ascii_case(name))
+        };
+        named.push((has("x-grapevine-continuation"), has("x-session-id")));
+    }
+    named.sort_unstable();
+    assert_eq!(named, [(false, true), (true, false)]);
 }
 
 /// A worker whose block hashes are others than its neighbours' says nothing about texts that these taught: what was sent to

@@ -102,6 +102,12 @@ pub fn check<'l>(labels: impl IntoIterator<Item = (&'l str, &'l str)>) -> Result
     Ok(())
 }
 
+/// Whether one of these names of labels names the address of events, of all ranks or of one.
+pub fn are_named<'l>(names: impl IntoIterator<Item = &'l str>) -> bool {
+    let mut names = names.into_iter();
+    names.any(|name| name.starts_with(EVENTS) && !name.starts_with(REPLAY) && names_endpoint(name))
+}
+
 /// Whether it is [`EVENTS`] or [`REPLAY`], of all ranks or of one.
 fn names_endpoint(name: &str) -> bool {
     let is_rank = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -155,6 +161,20 @@ mod tests {
         assert!(of(3).is_err(), "there is no port 65537");
         assert!(of(u32::MAX).is_err());
         assert_eq!(of_rank(REPLAY, 0, label), Ok(None));
+    }
+
+    #[test]
+    fn an_address_of_events_is_told_from_other_labels() {
+        for (names, expected) in [
+            (
+                &["kv.events_replay", "kv.events_topic", "kv.dp_size"][..],
+                false,
+            ),
+            (&["engine.version", "kv.events"], true),
+            (&["kv.events.3"], true),
+        ] {
+            assert_eq!(are_named(names.iter().copied()), expected, "{names:?}");
+        }
     }
 
     #[test]

@@ -156,7 +156,7 @@ enum First {
 }
 
 /// The messages of one publisher.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Stream<P> {
     limits: Limits,
     has_replay: bool,
@@ -175,6 +175,8 @@ pub struct Stream<P> {
     is_look: bool,
     /// A replay failed, so there may be more to know than is known.
     has_failed: bool,
+    /// The last replay broke off, and nothing has shown since that no message is missing behind what is known.
+    is_short: bool,
     /// The connection is another one than that of the messages that are known, and nothing has shown yet that the process
     /// is the same.
     is_unproven: bool,
@@ -198,6 +200,7 @@ impl<P> Stream<P> {
             is_fruitful: false,
             is_look: false,
             has_failed: false,
+            is_short: false,
             is_unproven: false,
             is_whole: false,
             counts: Counts::default(),
@@ -216,7 +219,7 @@ impl<P> Stream<P> {
 
     /// Whether the publisher is heard and nothing is known to be missing. Otherwise blocks may have left since.
     pub fn is_current(&self) -> bool {
-        self.state == State::Live || self.is_look
+        self.is_look || self.state == State::Live && !self.is_short
     }
 
     /// The number of the message that was applied last.
@@ -265,7 +268,7 @@ impl<P> Stream<P> {
         // That nothing was missed is no vain replay: the next gap is asked for.
         self.vain = 0;
         self.ask(steps);
-        self.is_look = true;
+        self.is_look = !self.is_short;
         if self.has_failed && !self.is_whole && !self.applied.is_empty() {
             self.state = State::Replay(First::Better);
             steps.pop();
@@ -328,7 +331,7 @@ impl<P> Stream<P> {
         }
         self.vain = if self.is_fruitful { 0 } else { self.vain + 1 };
         self.state = State::Live;
-        self.is_look = false;
+        (self.is_look, self.is_short) = (false, false);
         self.take_waiting(steps);
         if self.state == State::Live {
             self.contradicted = 0;
@@ -336,11 +339,20 @@ impl<P> Stream<P> {
     }
 
     /// The replay could not be had, or broke off. What is known so far holds, unless the process may be another one; what
-    /// is missing is asked for again, and counts as lost after some replays that bring nothing.
+    /// is missing is asked for again, and counts as lost after some replays that bring nothing. Until then what is known
+    /// is not current: the rest of the replay may have been the removal of it.
     pub fn replay_failed(&mut self, steps: &mut Vec<Step<P>>) {
-        if matches!(self.state, State::Replay(_)) {
-            let vain = if self.is_fruitful { 0 } else { self.vain + 1 };
-            self.give_up(vain, steps);
+        if !matches!(self.state, State::Replay(_)) {
+            return;
+        }
+        // A look was asked for though nothing was missing.
+        self.is_short |= !self.is_look && !self.applied.is_empty();
+        let was_fruitful = self.is_fruitful;
+        let vain = if was_fruitful { 0 } else { self.vain + 1 };
+        self.give_up(vain, steps);
+        // Nobody may publish for long, and then nothing else shows that there is more.
+        if was_fruitful && self.is_short && self.state == State::Live {
+            self.ask(steps);
         }
     }
 
@@ -421,7 +433,7 @@ impl<P> Stream<P> {
         }
         self.applied.push_back(message.mark());
         self.counts.applied += 1;
-        self.is_look = false;
+        (self.is_look, self.is_short) = (false, false);
         self.is_fruitful = true;
         steps.push(Step::Apply(message.payload));
     }

@@ -462,6 +462,28 @@ fn a_replay_that_breaks_off_goes_on_where_it_was_and_ends_after_some_in_vain() {
 }
 
 #[test]
+fn a_replay_that_breaks_off_with_nothing_behind_it_is_not_all_there_was() {
+    let mut stream = Stream::new(true, limits(100));
+    steps(|s| stream.connected(s));
+    (0..3).for_each(|sequence| drop(steps(|s| stream.replayed(message(1, sequence), s))));
+    assert_eq!(steps(|s| stream.replay_failed(s)), [Step::Ask(2)]);
+    // Nor is it after one that brings the proof alone.
+    steps(|s| stream.replayed(message(1, 2), s));
+    assert_eq!(steps(|s| stream.replay_failed(s)), []);
+    assert!(!stream.is_current());
+    // The look that follows looks for what is missing.
+    let mut looks = stream.clone();
+    assert_eq!(steps(|s| looks.verify(s)), [Step::Ask(2)]);
+    assert!(!looks.is_current());
+    steps(|s| looks.replayed(message(1, 2), s));
+    steps(|s| looks.replay_ended(s));
+    assert!(looks.is_current(), "that was all");
+    // The next number says as much.
+    assert_eq!(steps(|s| stream.heard(message(1, 3), s)), [Step::Apply(3)]);
+    assert!(stream.is_current());
+}
+
+#[test]
 fn a_process_that_could_not_be_shown_to_be_the_same_is_taken_for_another_one() {
     let mut stream = live(true);
     stream.disconnected();

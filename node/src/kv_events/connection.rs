@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use grapevine_kv_events::endpoint::Endpoint;
 use grapevine_kv_events::stream::{Message, fingerprint};
 use grapevine_zmtp::{Limits, Session, SocketType, Violation, encode_message};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Duration, timeout};
 
@@ -57,8 +57,8 @@ impl End {
 }
 
 /// A connection after the handshake.
-pub(super) struct Connection {
-    stream: TcpStream,
+pub(super) struct Connection<S = TcpStream> {
+    stream: S,
     session: Session,
     buffer: BytesMut,
     /// What is still to be sent, such as answers to heartbeats.
@@ -77,10 +77,16 @@ impl Connection {
         let dialled = worker.connector.dial_plain(host, endpoint.port, STEP_MAX);
         let stream = dialled.await.map_err(End::Unreachable)?;
         keep_alive(&stream)?;
-        let session = Session::new(socket_type, LIMITS);
+        Self::over(stream, socket_type).await
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// Shakes hands over what was dialled.
+    async fn over(stream: S, socket_type: SocketType) -> Result<Self, End> {
         let mut connection = Self {
             stream,
-            session,
+            session: Session::new(socket_type, LIMITS),
             buffer: BytesMut::with_capacity(READ_BYTES),
             output: BytesMut::new(),
         };
@@ -111,11 +117,11 @@ impl Connection {
     /// The next message. May be dropped at any time without loss.
     pub(super) async fn next(&mut self) -> Result<Vec<Bytes>, End> {
         loop {
-            let message = self.session.next(&mut self.buffer)?;
-            self.flush().await?;
-            if let Some(message) = message {
+            // A message is handed on without a pause in which it could be dropped; answers to heartbeats go before each read.
+            if let Some(message) = self.session.next(&mut self.buffer)? {
                 return Ok(message);
             }
+            self.flush().await?;
             self.read().await?;
         }
     }
@@ -163,4 +169,64 @@ pub(super) fn read_message(frames: &[Bytes]) -> Option<Message<Bytes>> {
         // A copy of its own: what waits is to hold its bytes, and not the buffer that it was read into.
         payload: Bytes::copy_from_slice(payload),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{DuplexStream, duplex};
+
+    use super::*;
+
+    const PIPE_BYTES: usize = 1_024;
+
+    /// An engine at the other end, which has a message or a heartbeat of its own to send.
+    async fn shaken_hands() -> (Connection<DuplexStream>, Connection<DuplexStream>) {
+        let (ours, theirs) = duplex(PIPE_BYTES);
+        let ours = Connection::over(ours, SocketType::Dealer);
+        let theirs = Connection::over(theirs, SocketType::Router);
+        let (ours, theirs) = tokio::join!(ours, theirs);
+        (ours.expect("hands shaken"), theirs.expect("hands shaken"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_behind_a_heartbeat_is_not_lost_while_the_answer_to_that_waits() {
+        let (mut ours, mut theirs) = shaken_hands().await;
+        // The engine does not read: nothing can be sent to it.
+        ours.stream
+            .write_all(&[0; PIPE_BYTES])
+            .await
+            .expect("there is room");
+        let heartbeat = b"\x04\x09\x04PING\0\0ab";
+        theirs.output.extend_from_slice(heartbeat);
+        let message = [Bytes::from_static(b"of the engine")];
+        theirs.send(&message).await.expect("it is open");
+        // As in a select, where something else comes first: what is read is dropped with its future.
+        let mut heard = None;
+        for _ in 0..2 {
+            tokio::select! {
+                biased;
+                next = ours.next() => heard = heard.or(next.ok()),
+                () = std::future::ready(()) => {}
+            }
+        }
+        assert_eq!(heard.as_deref(), Some(&message[..]));
+        let mut sent = [0; PIPE_BYTES];
+        theirs
+            .stream
+            .read_exact(&mut sent)
+            .await
+            .expect("all of it");
+        tokio::select! {
+            biased;
+            next = ours.next() => panic!("nothing else was sent: {next:?}"),
+            () = std::future::ready(()) => {}
+        }
+        let mut answer = [0; 9];
+        theirs
+            .stream
+            .read_exact(&mut answer)
+            .await
+            .expect("an answer");
+        assert_eq!(&answer, b"\x04\x07\x04PONGab");
+    }
 }

@@ -31,46 +31,14 @@ const REPLAY_REST: Duration = Duration::from_secs(60);
 /// A subscription that brought nothing while so many looks in a row found messages is made again.
 const VAIN_LOOKS_MAX: u32 = 2;
 
-/// Hears an engine until it is dropped.
-pub(super) async fn hear(
+/// Hears an engine until it is dropped; then the engine is not known any more, also where it was never polled.
+pub(super) fn hear(
     worker: Arc<Worker>,
     engine: Arc<Engine>,
     caches: Arc<Caches>,
     silence: Duration,
-) {
-    let mut listener = Listener::new(worker, engine, caches, silence);
-    let mut pause = PAUSE_MIN;
-    let mut failures = 0_u32;
-    loop {
-        let began = Instant::now();
-        let end = match listener.session().await {
-            Ok(never) => match never {},
-            Err(end) => end,
-        };
-        listener.disconnected();
-        listener.caches.metrics.fault(end.fault());
-        tracing::debug!(
-            worker = &*listener.worker.label,
-            rank = listener.engine.source().rank,
-            reason = %end,
-            "a subscription to KV events ended"
-        );
-        if began.elapsed() >= GOOD_AFTER {
-            (pause, failures) = (PAUSE_MIN, 0);
-        }
-        failures = failures.saturating_add(1);
-        if failures == TOLD_AFTER {
-            tracing::warn!(
-                worker = &*listener.worker.label,
-                rank = listener.engine.source().rank,
-                reason = %end,
-                "the KV events of a worker cannot be heard; what is sent to it counts in their place"
-            );
-        }
-        // Replicas that lost a worker together come back apart.
-        sleep(pause.mul_f64(rand::random_range(0.5..1.5))).await;
-        pause = (pause * 2).min(PAUSE_MAX);
-    }
+) -> impl Future<Output = ()> + Send + use<> {
+    Listener::new(worker, engine, caches, silence).run()
 }
 
 enum Never {}
@@ -128,6 +96,42 @@ impl Listener {
             look: None,
             heard: 0,
             vain_looks: 0,
+        }
+    }
+
+    /// One connection after the other.
+    async fn run(mut self) {
+        let mut pause = PAUSE_MIN;
+        let mut failures = 0_u32;
+        loop {
+            let began = Instant::now();
+            let end = match self.session().await {
+                Ok(never) => match never {},
+                Err(end) => end,
+            };
+            self.disconnected();
+            self.caches.metrics.fault(end.fault());
+            tracing::debug!(
+                worker = &*self.worker.label,
+                rank = self.engine.source().rank,
+                reason = %end,
+                "a subscription to KV events ended"
+            );
+            if began.elapsed() >= GOOD_AFTER {
+                (pause, failures) = (PAUSE_MIN, 0);
+            }
+            failures = failures.saturating_add(1);
+            if failures == TOLD_AFTER {
+                tracing::warn!(
+                    worker = &*self.worker.label,
+                    rank = self.engine.source().rank,
+                    reason = %end,
+                    "the KV events of a worker cannot be heard; what is sent to it counts in their place"
+                );
+            }
+            // Replicas that lost a worker together come back apart.
+            sleep(pause.mul_f64(rand::random_range(0.5..1.5))).await;
+            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 

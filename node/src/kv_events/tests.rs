@@ -1,6 +1,7 @@
 //! What engines tell, and what of it replicas know then: workers that are only known, without a socket.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use grapevine_kv_events::batch::{Batch, Event, Stored};
 use grapevine_kv_events::stream::Mark;
@@ -8,6 +9,7 @@ use grapevine_kv_events::texts::TextName;
 use grapevine_kv_events::{BlockHash, Tier};
 
 use super::caches::{Caches, Engine};
+use super::listener;
 use super::sources::Source;
 use crate::alone::{Alone, worker};
 use crate::config::KvEventsConfig;
@@ -156,4 +158,22 @@ fn what_an_odd_engine_taught_before_a_gap_goes_too() {
         assert!(!scene.knows(2) && !scene.knows(3));
         assert!(scene.knows(1));
     }
+}
+
+#[test]
+fn an_engine_whose_listener_never_ran_goes_with_it_all_the_same() {
+    let scene = Scene::of(1);
+    let (engine, worker) = (scene.begin().remove(0), &scene.workers[0]);
+    let knows = || !scene.caches().describe(&worker.label).is_empty();
+    let listener = listener::hear(
+        Arc::clone(worker),
+        engine,
+        Arc::clone(&scene.alone.caches),
+        Duration::from_secs(1),
+    );
+    assert!(knows() && scene.caches().hears_any());
+    // The worker left before the task had its turn.
+    drop(listener);
+    assert!(!knows() && !scene.caches().hears_any());
+    assert!(worker.kv_engines.load().is_empty());
 }
