@@ -72,7 +72,7 @@ fn main() {
             let begun = Instant::now();
             let query = ask(&cluster, black_box(body));
             let read = begun.elapsed();
-            let placed = cluster.place(&query.pool, &query.key, &[]);
+            let placed = cluster.place(&query.pool, &query.key, &[], &[]);
             let took = begun.elapsed();
             keys.push(read);
             choices.push(took - read);

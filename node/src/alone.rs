@@ -18,7 +18,7 @@ use crate::upstream::{Connector, ConnectorParts};
 
 /// What there is of such a replica. It lives as long as its agent.
 pub struct Alone {
-    /// With default settings.
+    /// With default settings, unless it was made [`of`](Alone::of) others.
     pub cluster: Cluster,
     /// A cluster of one; changes of workers count once [`Cluster::update`] is given its view.
     pub agent: Arc<Agent>,
@@ -31,11 +31,24 @@ pub struct Alone {
 /// # Panics
 /// The model's name is none that a worker may have.
 pub fn worker(number: usize, model: &str) -> (WorkerId, WorkerSpec) {
-    let raw = RawWorker {
+    worker_with(&format!("w{number}"), model, |_| {})
+}
+
+/// A worker of a model with this name, which is its host's, too; `describe` says what else there is to it.
+///
+/// # Panics
+/// The name or the description is none that a worker may have.
+pub fn worker_with(
+    id: &str,
+    model: &str,
+    describe: impl FnOnce(&mut RawWorker),
+) -> (WorkerId, WorkerSpec) {
+    let mut raw = RawWorker {
         models: vec![model.to_owned()],
-        ..RawWorker::at(format!("http://w{number}:8000"))
+        ..RawWorker::at(format!("http://{id}:8000"))
     };
-    let id = format!("w{number}").parse().expect("a valid id");
+    describe(&mut raw);
+    let id = id.parse().expect("a valid id");
     (id, WorkerSpec::new(raw).expect("a valid worker"))
 }
 
@@ -45,6 +58,21 @@ impl Alone {
     /// # Panics
     /// The name is no DNS label, or there are more workers than a registry holds.
     pub fn new(
+        replica: &str,
+        workers: impl IntoIterator<Item = (WorkerId, WorkerSpec)>,
+        kv_events: &KvEventsConfig,
+        series: usize,
+    ) -> Self {
+        let settings = ClusterSettings::default();
+        Self::of(settings, replica, workers, kv_events, series)
+    }
+
+    /// The same with these settings.
+    ///
+    /// # Panics
+    /// As [`Alone::new`].
+    pub fn of(
+        settings: ClusterSettings,
         replica: &str,
         workers: impl IntoIterator<Item = (WorkerId, WorkerSpec)>,
         kv_events: &KvEventsConfig,
@@ -74,7 +102,7 @@ impl Alone {
         let (samples, _) = Samples::new();
         let caches = Arc::new(Caches::new(kv_events, SEED, metrics.kv_events.clone()));
         let cluster = Cluster::new(
-            ClusterSettings::default(),
+            settings,
             defaults,
             &agent,
             samples,

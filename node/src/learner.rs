@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use grapevine_gossip::worker::{Labels, RawWorker, Role, WorkerError, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, WorkerReport};
+use grapevine_kv_events::endpoint;
 use tokio::sync::mpsc;
 
 use crate::cluster::Cluster;
@@ -81,12 +82,15 @@ impl Learner {
         }
     }
 
-    /// Whether these labels are not known of a worker that takes halves of requests. It may have been added again, with
-    /// another role, since it was asked; and answers to requests teach the same again and again.
+    /// Whether these labels are not known of a worker that takes halves of requests, or says by labels where it publishes
+    /// KV events. It may have been added again, as another one, since it was asked; and answers to requests teach the same
+    /// again and again.
     fn are_news(&self, id: &WorkerId, labels: &Labels) -> bool {
         let view = self.agent.view();
-        view.worker(id)
-            .is_some_and(|worker| worker.spec.role() != Role::Any && !worker.labels.contain(labels))
+        view.worker(id).is_some_and(|worker| {
+            let publishes = endpoint::are_named(worker.labels.iter().map(|(name, _)| name));
+            (worker.spec.role() != Role::Any || publishes) && !worker.labels.contain(labels)
+        })
     }
 
     async fn register(&mut self, reports: Vec<(WorkerId, WorkerReport)>) {

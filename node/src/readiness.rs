@@ -159,15 +159,17 @@ impl Readiness {
     /// What is missing now, the gravest first.
     pub fn missing(&self) -> impl Iterator<Item = Lack> {
         let phase = &self.parts.phase;
+        let is_caught_up = phase.is_caught_up();
         let own = [
-            (!phase.is_caught_up()).then_some(Lack::Gossip),
+            (!is_caught_up).then_some(Lack::Gossip),
             phase.is_leaving().then_some(Lack::Draining),
         ];
         let conditions = self.parts.conditions.iter();
         let conditions = conditions
             .filter(|one| (one.is_missing)())
             .map(|one| one.lack);
-        let workers = **self.workers.load();
+        // Before that it is not known which workers there are.
+        let workers = (**self.workers.load()).filter(|_| is_caught_up);
         own.into_iter().flatten().chain(conditions).chain(workers)
     }
 

@@ -1,12 +1,13 @@
 //! What started this process, where it is a service manager that speaks systemd's protocol: it gets reports of
 //! readiness and life, and may hand over the data port.
 //!
-//! - `READY=1` is sent when this replica takes traffic for the first time, and `STATUS=` at each change after that,
-//!   with what is missing. Nothing takes readiness back: the balancer acts on it, the service manager does not.
+//! - `READY=1` is sent when this replica takes traffic for the first time, or after `READY_WITHIN` if it still waits then,
+//!   for its first worker for example; and `STATUS=` at each change, with what is missing. Nothing takes readiness back: the
+//!   balancer acts on it, the service manager does not.
 //! - `WATCHDOG=1` comes from a task of the process's own runtime, and only while every lane, which serve requests, goes on
 //!   (`pulse`). So a runtime that no longer runs tasks, of either kind, is noticed and the process is started anew.
-//! - While it starts and while it ends, `EXTEND_TIMEOUT_USEC=` does the same: a replica may wait for its first worker,
-//!   or drain, for as long as it lives, and one that hangs is ended soon.
+//! - Until it is told as ready and while it ends, `EXTEND_TIMEOUT_USEC=` does the same: a replica may drain for as long as
+//!   it lives, and one that hangs is ended soon.
 //!
 //! A message that cannot be sent is sent again; a service manager that is not there costs nothing.
 
@@ -30,6 +31,9 @@ use crate::shutdown::Phase;
 const BEAT: Duration = Duration::from_secs(5);
 /// How long each of them lets a start or an end go on.
 const EXTENDED_BY: Duration = Duration::from_secs(30);
+/// How long a start may take. What is waited for may be long in coming, and whoever starts the service waits as well: an
+/// upgrade of the package, units that come after it, and systemd's own limit of 90 s where the extensions do not count.
+const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Signs of life in the time of the watchdog: two may be late.
 const BEATS_PER_WATCHDOG: u32 = 3;
 
@@ -95,7 +99,7 @@ impl ServiceManager {
         let Some(socket) = self.socket else {
             return;
         };
-        let mut reports = Reports::new(self.watchdog);
+        let mut reports = Reports::new(self.watchdog, Instant::now());
         let mut ticks = interval(LOOK_EVERY.min(reports.beat));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -135,6 +139,8 @@ fn connected(address: &[u8]) -> io::Result<UnixDatagram> {
 struct Reports {
     watchdog: bool,
     beat: Duration,
+    begun: Instant,
+    /// It was told that the service has started.
     was_ready: bool,
     is_stopping: bool,
     status: String,
@@ -142,10 +148,11 @@ struct Reports {
 }
 
 impl Reports {
-    fn new(watchdog: Option<Duration>) -> Self {
+    fn new(watchdog: Option<Duration>, begun: Instant) -> Self {
         Self {
             watchdog: watchdog.is_some(),
             beat: watchdog.map_or(BEAT, |within| (within / BEATS_PER_WATCHDOG).min(BEAT)),
+            begun,
             was_ready: false,
             is_stopping: false,
             status: String::new(),
@@ -158,11 +165,13 @@ impl Reports {
         let mut after = self.clone();
         let mut lines = String::new();
         let mut line = |text: &str| writeln!(lines, "{text}").expect("a text grows");
-        if missing.is_empty() && !self.was_ready {
+        let is_draining = missing.contains(&Lack::Draining);
+        let has_waited = lives && !is_draining && now - self.begun >= READY_WITHIN;
+        if (missing.is_empty() || has_waited) && !self.was_ready {
             after.was_ready = true;
             line("READY=1");
         }
-        if missing.contains(&Lack::Draining) && !self.is_stopping {
+        if is_draining && !self.is_stopping {
             after.is_stopping = true;
             line("STOPPING=1");
         }
@@ -200,7 +209,7 @@ mod tests {
     #[test]
     fn a_start_is_reported_until_it_is_ready_and_an_end_until_it_is_over() {
         let begun = Instant::now();
-        let mut reports = Reports::new(None);
+        let mut reports = Reports::new(None, begun);
         let mut at = |ms, missing: &[Lack]| {
             let (report, after) = reports.next(missing, true, begun + Duration::from_millis(ms));
             reports = after;
@@ -223,9 +232,29 @@ mod tests {
     }
 
     #[test]
+    fn a_replica_that_waits_for_long_is_told_as_started() {
+        let begun = Instant::now();
+        let mut reports = Reports::new(None, begun);
+        let mut at = |s, missing: &[Lack], lives| {
+            let (report, after) = reports.next(missing, lives, begun + Duration::from_secs(s));
+            reports = after;
+            report
+        };
+        let waits = "STATUS=not ready: no worker answers its health checks\n";
+        let lack = [Lack::NoWorkerReachable];
+        assert_eq!(at(0, &lack, true), format!("{waits}{EXTENDED}"));
+        assert_eq!(at(59, &lack, true), EXTENDED);
+        assert_eq!(at(60, &lack, false), "", "not one that hangs");
+        assert_eq!(at(61, &lack, true), "READY=1\n");
+        assert_eq!(at(100, &lack, true), "", "once, and it has started");
+        assert_eq!(at(101, &[], true), "STATUS=ready\n");
+    }
+
+    #[test]
     fn the_watchdog_gets_a_sign_of_life_three_times_in_its_time() {
         let begun = Instant::now();
-        let (_, mut reports) = Reports::new(Some(Duration::from_secs(3))).next(&[], true, begun);
+        let (_, mut reports) =
+            Reports::new(Some(Duration::from_secs(3)), begun).next(&[], true, begun);
         let mut at = |ms| {
             let (report, after) = reports.next(&[], true, begun + Duration::from_millis(ms));
             reports = after;
@@ -240,7 +269,7 @@ mod tests {
     #[test]
     fn while_a_lane_stands_still_there_is_no_sign_of_life() {
         let begun = Instant::now();
-        let mut reports = Reports::new(Some(Duration::from_secs(3)));
+        let mut reports = Reports::new(Some(Duration::from_secs(3)), begun);
         let mut at = |ms, missing: &[Lack], lives| {
             let (report, after) = reports.next(missing, lives, begun + Duration::from_millis(ms));
             reports = after;

@@ -94,8 +94,12 @@ impl Papers {
 
     /// Gives the list of revocations to all replicas.
     fn spread_revocations(&self) {
+        self.spread_revocations_of(&self.authority);
+    }
+
+    fn spread_revocations_of(&self, authority: &Path) {
         let beside = self.cluster.dir().join("crl.pem.tmp");
-        fs::copy(self.authority.join("crl.pem"), &beside).expect("a copy");
+        fs::copy(authority.join("crl.pem"), &beside).expect("a copy");
         fs::rename(&beside, self.cluster.dir().join("crl.pem")).expect("renamed");
     }
 
@@ -361,10 +365,18 @@ async fn a_revoked_replica_is_shut_out_and_comes_back_with_a_new_certificate() {
             )
             .await;
     }
+    // That of another authority, which would let r3 in again.
+    let others = tempfile::tempdir().expect("a directory");
+    ca(&["init"], others.path()).await;
+    papers.spread_revocations_of(others.path());
+    for name in ["r1", "r2"] {
+        reloaded(papers.replica(name).admin(), "failed", 2.0).await;
+        assert_eq!(papers.replica(name).admin().view().await.live, 2, "{name}");
+    }
     let junk = papers.cluster.dir().join("junk.pem");
     fs::write(&junk, "junk").expect("written");
     papers.deliver_files("r1", [&junk, &junk, &junk]);
-    reloaded(papers.replica("r1").admin(), "failed", 2.0).await;
+    reloaded(papers.replica("r1").admin(), "failed", 3.0).await;
     assert_eq!(papers.replica("r1").admin().view().await.live, 2);
     papers.spread_revocations();
     papers.renew("r1").await;

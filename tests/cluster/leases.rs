@@ -6,6 +6,7 @@ use std::time::Duration;
 use grapevine_tests::binary::grapevine;
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1;
+use grapevine_tests::ports::free_address;
 use grapevine_tests::process::{Signal, read};
 use grapevine_tests::wait::eventually;
 use rustix::process::{Pid, kill_process};
@@ -218,8 +219,7 @@ async fn two_processes_that_register_one_worker_are_told() {
     says(|| cluster.replicas[0].log(), warning).await;
 
     // One that waits for its worker says so at once.
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let nobody = nobody.local_addr().expect("it is bound");
+    let nobody = free_address();
     let silent = tempfile::tempdir().expect("a temporary directory can be made");
     let (url, to) = (format!("http://{nobody}"), admin_urls(&cluster));
     let waiting = Registered::run(&silent, &["register", "--worker", &url, "--to", &to]);
@@ -309,10 +309,7 @@ async fn a_lease_that_is_not_renewed_stops_use_first() {
 async fn a_wrapped_command_lives_and_ends_with_its_registration() {
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
     let cluster = plan().start(3).await;
-    let port = {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        free.local_addr().expect("bound").port().to_string()
-    };
+    let port = free_address().port().to_string();
     let url = format!("http://127.0.0.1:{port}");
     let program = grapevine().display().to_string();
     let command = [program.as_str(), "fake-worker", "--port", &port];
@@ -334,10 +331,7 @@ async fn a_refused_renewal_ends_no_worker() {
         .found()
         .await;
     cluster.join("r1", Vec::new()).await;
-    let port = {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        free.local_addr().expect("bound").port().to_string()
-    };
+    let port = free_address().port().to_string();
     let url = format!("http://127.0.0.1:{port}");
     let file = dir.path().join("credential");
     let good = credential(&url).await;
@@ -428,6 +422,22 @@ async fn a_credential_touches_its_own_worker_only() {
     }
 }
 
+/// Without a token and a secret anybody on loopback may register, but who shows something is told that it proves nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_credential_that_nothing_can_prove_is_refused() {
+    let mut cluster = Plan::default().found().await;
+    cluster.join("r1", Vec::new()).await;
+    let admin = cluster.replicas[0].admin().0;
+    let body = json!({ "url": "http://10.0.0.7:8000" }).to_string();
+    let json = ("content-type", "application/json");
+    let put = async |headers: &[(&str, &str)]| {
+        let answer = http1::exchange(admin, "PUT", "/leases/x", headers, body.as_bytes()).await;
+        answer.head.status
+    };
+    assert_eq!(put(&[json, ("authorization", "Bearer foo")]).await, 401);
+    assert_eq!(put(&[json]).await, 200);
+}
+
 /// A worker that is not ready, as far as a registration beside it sees.
 struct Starting(TcpListener);
 
@@ -509,4 +519,30 @@ async fn a_closed_terminal_ends_a_registration_unless_that_is_ignored() {
     worker.is_asked().await;
     let ended = registered.child.try_wait().expect("it can be waited for");
     assert_eq!(ended, None, "nohup");
+}
+
+/// Nothing is drained and nothing taken out: the lease alone ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_of_the_configuration_stays_when_its_lease_ends() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let (_worker, url) = start_worker(&dir, "w", "0").await;
+    let cluster = plan().worker(&url, &[]).start(1).await;
+    let mut one = Registered::start(&dir, &cluster, &url, &[]).await;
+    says(|| read(&one.log), "registered as http").await;
+    one.signal(Signal::TERM);
+    let ended = timeout(LIMIT, one.child.wait()).await;
+    let log = read(&one.log);
+    assert!(
+        ended.is_ok_and(|status| status.is_ok_and(|status| status.success())),
+        "{log}"
+    );
+    for (words, is_said) in [
+        ("the configuration says that http", true),
+        ("the worker stays in the cluster: the configuration", true),
+        ("gets nothing new", false),
+        ("taken out of the cluster", false),
+    ] {
+        assert_eq!(log.contains(words), is_said, "{words}: {log}");
+    }
+    until(&cluster, &url, Some("active"), &one.log).await;
 }

@@ -95,3 +95,26 @@ async fn logs(replica: &grapevine_tests::cluster::Replica, part: &str) {
     })
     .await;
 }
+
+/// Without a worker of its own it waits longer for them, and which workers it lacks is not known before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_waits_for_its_seeds_says_nothing_of_workers() {
+    let silent = UdpSocket::bind(ANY).await.expect("a free port");
+    let seed = silent.local_addr().expect("bound").to_string();
+    let mut cluster = Plan::default().found().await;
+    let replica = cluster.join("r1", vec![seed]).await;
+    let mut waited = 0;
+    eventually(LIMIT, "it knows that there is no worker", async || {
+        let missing = replica.admin().view().await.missing;
+        if missing.iter().any(|lack| lack == "gossip") {
+            waited += 1;
+            let of_workers = missing.iter().any(|lack| lack.contains("worker"));
+            assert!(!of_workers, "{missing:?}");
+        }
+        (missing == ["no_worker"])
+            .then_some(())
+            .ok_or_else(|| format!("{missing:?}"))
+    })
+    .await;
+    assert!(waited > 0, "it waits");
+}

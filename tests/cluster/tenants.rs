@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use grapevine_tests::chat::{self, chat, streamed};
+use grapevine_tests::chat::{self, chat};
 use grapevine_tests::cluster::Replica;
-use grapevine_tests::http1::{self, Connection, Response};
+use grapevine_tests::http1::{self, Response};
 use grapevine_tests::invariants;
 use grapevine_tests::keys::KeyFile;
 use grapevine_tests::wait::{LIMIT, eventually};
@@ -16,18 +16,6 @@ async fn ask(replica: &Replica, key: &str) -> Response {
     let headers = [("authorization", bearer.as_str())];
     let body = chat("short", 1).to_string();
     http1::exchange(replica.data(), "POST", CHATS, &headers, body.as_bytes()).await
-}
-
-/// A stream that has begun and goes on.
-async fn hold(replica: &Replica, key: &str) -> Connection {
-    let bearer = format!("Bearer {key}");
-    let headers = [("authorization", bearer.as_str())];
-    let body = streamed("held", 100_000).to_string();
-    let mut connection = Connection::open(replica.data()).await;
-    let bytes = http1::request("POST", CHATS, &headers, body.as_bytes());
-    connection.send(&bytes).await.expect("taken");
-    assert_eq!(connection.head().await.expect("answered").status, 200);
-    connection
 }
 
 /// Waits until a replica answers the key with this status.
@@ -57,12 +45,15 @@ async fn limits_of_a_key_hold_over_the_cluster() {
         panic!("two replicas");
     };
 
-    let mut held = vec![hold(one, &counted).await, hold(one, &counted).await];
+    let mut held = vec![
+        chat::held(one.data(), &counted).await,
+        chat::held(one.data(), &counted).await,
+    ];
     answers(other, &counted, 429).await;
     // One ends at one replica, and there is room at the other.
     held.pop();
     answers(other, &counted, 200).await;
-    held.push(hold(other, &counted).await);
+    held.push(chat::held(other.data(), &counted).await);
     answers(one, &counted, 429).await;
     drop(held);
     for replica in [one, other] {
@@ -70,7 +61,10 @@ async fn limits_of_a_key_hold_over_the_cluster() {
     }
 
     // A limit of each replica: requests on the other one do not count.
-    let held = [hold(one, &alone).await, hold(one, &alone).await];
+    let held = [
+        chat::held(one.data(), &alone).await,
+        chat::held(one.data(), &alone).await,
+    ];
     assert_eq!(ask(one, &alone).await.head.status, 429);
     assert_eq!(ask(other, &alone).await.head.status, 200);
     drop(held);

@@ -185,3 +185,29 @@ async fn a_worker_is_found_by_its_address_where_no_other_has_it() {
     assert_eq!(remove("gpu-7").await, 404, "it is gone");
     house.close().await;
 }
+
+/// As in a JSON merge patch: what was limited once can be without a limit again.
+#[tokio::test(flavor = "multi_thread")]
+async fn null_takes_away_what_a_worker_may_be_without() {
+    let house = House::of(Plan::default(), vec![quick()]).await;
+    let admin = house.cluster.replicas[0].admin().0;
+    let body = json!({ "url": "http://127.0.0.1:9", "id": "w", "zone": "a" }).to_string();
+    let added = http1::exchange(admin, "POST", "/workers", &[], body.as_bytes()).await;
+    assert_eq!(added.head.status, 201, "{}", added.text());
+    let change = async |body: &str| {
+        let answer = http1::exchange(admin, "PATCH", "/workers/w", &[], body.as_bytes()).await;
+        let shown = http1::get(admin, "/workers/w").await;
+        let shown: serde_json::Value = shown.json();
+        let limits = (shown["max_in_flight"].as_u64(), shown["zone"].is_null());
+        (answer.head.status, limits)
+    };
+    let limited = change(r#"{"max_in_flight":3}"#).await;
+    assert_eq!(limited, (200, (Some(3), false)));
+    let refused = change(r#"{"max_in_flight":null,"weight":null}"#).await;
+    assert_eq!(refused, (400, (Some(3), false)), "all or nothing");
+    let without = change(r#"{"max_in_flight":null}"#).await;
+    assert_eq!(without, (200, (None, false)));
+    let without = change(r#"{"zone":null}"#).await;
+    assert_eq!(without, (200, (None, true)));
+    house.close().await;
+}

@@ -331,6 +331,37 @@ async fn a_worker_that_is_added_takes_those_that_wait() {
     house.close().await;
 }
 
+/// Who waits for room at a worker that is removed gets what a new request gets, and does not go there.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_model_that_goes_is_told_so() {
+    let house = worker_with_room_for_one(Plan::default()).await;
+    let admin = house.cluster.replicas[0].admin();
+    let held = hold(&house).await;
+    let last = ask(house.data(), "last", ("x-nothing", "1"));
+    waiting(&house, "worker", 1).await;
+    let former = house.workers[0].url();
+    admin.remove(&former).await;
+    assert_error(&last.await.expect("no panic"), 503, "no_worker_available");
+
+    // Beside another model its own is unknown. What the worker still had counts there until it has ended.
+    held.leave(false);
+    let other = chat::worker(paced(Duration::from_millis(10))).await;
+    admin.add_cold("other", &other.url(), &["other"]).await;
+    let worker = json!({
+        "id": former, "url": former, "models": [MODEL], "max_in_flight": 1,
+    });
+    admin.add_described(&worker).await;
+    let again = hold(&house).await;
+    let gone = ask(house.data(), "gone", ("x-nothing", "1"));
+    waiting(&house, "worker", 1).await;
+    admin.remove(&former).await;
+    assert_error(&gone.await.expect("no panic"), 404, "model_not_found");
+    for id in ["last", "gone"] {
+        assert!(house.seen(id).is_empty(), "{id} was sent");
+    }
+    again.leave(false);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_that_takes_longer_than_the_queue_may_wait_all_the_same() {
     let plan = Plan::default().set("admission.queue_timeout", "\"4s\"");

@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use crate::admission;
 use crate::errors::assert_error;
 use crate::house::{House, quick, until_log_says};
 
@@ -248,5 +249,69 @@ async fn a_request_that_ends_an_engine_ends_one_more_at_most() {
         .iter()
         .filter(|worker| !worker.log().is_empty());
     assert_eq!(asked.count(), 2);
+    house.close().await;
+}
+
+/// A copy that was read before its body was marked is looked at again when its turn comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_waits_for_room_is_not_sent_once_its_body_is_marked() {
+    let workers = chat::workers(2, &quick()).await;
+    let plan = Plan::default()
+        .set("retry.deaths_max", "1")
+        .set("admission.queue_timeout", "\"60s\"");
+    let plan = workers.iter().fold(plan, |plan, worker| {
+        plan.worker_with(&worker.url(), &[MODEL], "max_in_flight = 1\n")
+    });
+    for worker in &workers {
+        let silent = Rule::always(Fault::never_answer());
+        worker.add_rule(silent).expect("room for a rule");
+    }
+    let mut house = House::with(plan, workers).await;
+    let data = house.data();
+    let ask = |text: &'static str, id: &'static str| {
+        let body = chat(text, 1).to_string();
+        let headers = [("x-request-id", id)];
+        tokio::spawn(async move {
+            http1::exchange(data, "POST", CHATS, &headers, body.as_bytes()).await
+        })
+    };
+    let until_asked = async |count: usize| {
+        eventually(LIMIT, "the workers are asked", async || {
+            let asked = house.workers.iter().map(|worker| worker.log().len());
+            let asked: usize = asked.sum();
+            (asked == count).then_some(()).ok_or(format!("{asked}"))
+        })
+        .await;
+    };
+    let busy = ask("innocent", "busy");
+    until_asked(1).await;
+    let first = ask("deadly", "first");
+    until_asked(2).await;
+    let second = ask("deadly", "second");
+    admission::waiting(&house, "worker", 1).await;
+
+    // The worker of the first copy ends with it.
+    let at = house.workers.iter().position(|worker| {
+        let id = &worker.log()[0].request_id;
+        id.as_deref() == Some("first")
+    });
+    let at = at.expect("a worker has it");
+    house.workers.remove(at).kill().await;
+    let survivor = &house.workers[0];
+    survivor.clear_rules();
+    survivor
+        .add_rule(deadly("deadly"))
+        .expect("room for a rule");
+    let answer = first.await.expect("no panic");
+    assert_error(&answer, 422, "query_of_death");
+
+    // The second copy may have looked at the place that became free there. If it still waits, the other has room now.
+    busy.abort();
+    let answer = second.await.expect("no panic");
+    let error = assert_error(&answer, 422, "query_of_death");
+    let message = error["message"].as_str().expect("a text");
+    assert!(message.contains("a request like this one"), "{message}");
+    assert_eq!(survivor.log().len(), 1, "it got no copy");
+    assert_eq!(dead(&house.workers).await, 0);
     house.close().await;
 }

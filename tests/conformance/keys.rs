@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use grapevine_testbed::fake_worker::{Config, Entry, Fault, How, Point, Rule};
-use grapevine_tests::chat::{MODEL, chat, streamed};
-use grapevine_tests::http1::{self, Connection, Response};
+use grapevine_tests::chat::{self, MODEL, chat};
+use grapevine_tests::http1::{self, Response};
 use grapevine_tests::keys::{KeyFile, write};
 use grapevine_tests::process::{self, Signal};
 use grapevine_tests::wait::{LIMIT, eventually};
@@ -20,19 +20,6 @@ async fn ask(house: &House, key: &str, more: &[(&str, &str)], body: &Value) -> R
     let headers = [&[("authorization", bearer.as_str())], more].concat();
     let body = body.to_string();
     http1::exchange(house.data(), "POST", CHATS, &headers, body.as_bytes()).await
-}
-
-/// A stream that has begun and goes on.
-async fn hold(house: &House, key: &str) -> Connection {
-    let bearer = format!("Bearer {key}");
-    let headers = [("authorization", bearer.as_str())];
-    let body = streamed("held", 100_000).to_string();
-    let mut connection = Connection::open(house.data()).await;
-    let bytes = http1::request("POST", CHATS, &headers, body.as_bytes());
-    connection.send(&bytes).await.expect("taken");
-    let head = connection.head().await.expect("answered");
-    assert_eq!(head.status, 200);
-    connection
 }
 
 /// Waits until the replica's log has this text; lines before it are there, too.
@@ -213,7 +200,7 @@ async fn a_changed_file_counts_at_once_and_a_bad_one_not_at_all() {
     comes(&second, 200).await;
 
     // A stream goes on when its key is removed; a new request is refused.
-    let mut open = hold(&house, &first).await;
+    let mut open = chat::held(house.data(), &first).await;
     write(&file.path(), "# Nobody.\n");
     comes(&first, 401).await;
     comes(&second, 401).await;
@@ -333,12 +320,12 @@ async fn limits_of_a_key_hold_and_are_told() {
     let rated = file.add("rated", "requests_per_minute = 2").await;
     let house = House::of(file.plan(), vec![quick()]).await;
 
-    let held = hold(&house, &narrow).await;
+    let held = chat::held(house.data(), &narrow).await;
     let refused = ask(&house, &narrow, &[], &chat("more", 1)).await;
     let error = assert_error(&refused, 429, "rate_limit_exceeded");
     assert_eq!(error["type"], "rate_limit_error");
     // The tenant's requests are counted together; the other key allows one more.
-    let second = hold(&house, &wide).await;
+    let second = chat::held(house.data(), &wide).await;
     assert_error(
         &ask(&house, &wide, &[], &chat("x", 1)).await,
         429,

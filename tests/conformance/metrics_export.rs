@@ -6,6 +6,7 @@ use grapevine_tests::collector::{
     Collector, Data, Metric, NumberDataPoint, among, hex, number_data_point,
 };
 use grapevine_tests::http1;
+use grapevine_tests::ports::free_address;
 use grapevine_tests::process::{Program, run_with};
 use grapevine_tests::wait::{LIMIT, eventually};
 use tokio::net::TcpListener;
@@ -199,11 +200,9 @@ async fn a_collector_that_refuses_misses_nothing_for_ever() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_waits_for_a_collector_of_metrics() {
-    let gone = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = gone.local_addr().expect("bound");
+    let address = free_address();
     // The kernel accepts connections, and nothing ever answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    drop(gone);
     let silent_address = silent.local_addr().expect("bound");
     for (address, protocol, timeout) in [
         (address, "\"http/protobuf\"", "\"5s\""),

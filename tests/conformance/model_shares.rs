@@ -119,6 +119,22 @@ async fn a_small_models_requests_do_not_wait_behind_a_large_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_place_of_a_model_that_goes_is_told_so() {
+    let house = house(1).await;
+    let (held, waiting) = flood(&house, 1).await;
+    let sent = house.workers[0].stats().requests;
+    let admin = house.cluster.replicas[0].admin();
+    admin.remove(&house.workers[0].url()).await;
+    for stream in held {
+        stream.leave(false);
+    }
+    for answer in waiting {
+        assert_error(&answer.await.expect("no panic"), 404, "model_not_found");
+    }
+    assert_eq!(house.workers[0].stats().requests, sent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_body_is_asked_for_while_a_large_model_waits() {
     let house = house(1).await;
     let (held, waiting) = flood(&house, 1).await;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use grapevine_testbed::fake_worker::Config;
+use grapevine_tests::admin::Admin;
 use grapevine_tests::chat::{self, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
@@ -175,4 +176,37 @@ fn chat_of(model: &str) -> Value {
     let mut body = chat("a question", 1);
     body["model"] = model.into();
     body
+}
+
+/// A wrong or missing key is a mistake of the configuration: it is told, and not only that there is no model.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_refuses_the_key_for_its_models_says_why() {
+    let worker = chat::worker(Config {
+        api_key: Some("engines-key".to_owned()),
+        ..quick()
+    })
+    .await;
+    let url = worker.url();
+    let plan = Plan::default().worker(&url, &[]);
+    let mut cluster = plan.found().await;
+    let replica = cluster.join("r1", Vec::new()).await;
+    let Admin(admin) = replica.admin();
+    eventually(LIMIT, "why it has no model", async || {
+        let listed: Value = http1::get(admin, "/workers").await.json();
+        let worker = &listed["workers"][0];
+        let why = worker["why"].as_str().unwrap_or_default();
+        let is_told = worker["health"] == "healthy" && why.contains("it answered 401");
+        is_told.then_some(()).ok_or_else(|| listed.to_string())
+    })
+    .await;
+    let line = "a worker refuses the key";
+    eventually(LIMIT, "it is asked again, and named once", async || {
+        let paths = worker.stats().paths;
+        let asked = paths.get("/v1/models").copied().unwrap_or(0);
+        (asked >= 3)
+            .then_some(())
+            .ok_or_else(|| format!("{asked} times"))
+    })
+    .await;
+    assert_eq!(replica.log().matches(line).count(), 1, "{}", replica.log());
 }

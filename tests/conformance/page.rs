@@ -76,9 +76,15 @@ async fn the_page_is_whole_without_scripts_and_loads_nothing_from_elsewhere() {
         ),
         (
             "/page/workers/none",
-            200,
+            404,
             "text/html",
             vec!["No worker of this id"],
+        ),
+        (
+            "/page/replicas/none",
+            404,
+            "text/html",
+            vec!["No replica of this id"],
         ),
         ("/page/replicas/r1", 200, "text/html", vec!["this replica"]),
         (

@@ -6,7 +6,7 @@ use grapevine_tests::chat::{self, MODEL, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Response};
 use grapevine_tests::wait::{LIMIT, eventually};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::errors::assert_error;
 use crate::house::{House, quick};
@@ -30,6 +30,15 @@ async fn ask(house: &House, number: usize, rank: Option<&str>) -> Response {
     http1::exchange(house.data(), "POST", CHATS, &headers, body.as_bytes()).await
 }
 
+/// Where it would go, as the admin port says.
+async fn explain(house: &House, number: usize, rank: &str) -> Value {
+    let admin = house.cluster.replicas[0].admin().0;
+    let body = chat(&format!("question {number}"), 1).to_string();
+    let answer = http1::exchange(admin, "POST", "/explain", &[(RANK, rank)], body.as_bytes()).await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    answer.json()
+}
+
 /// The ranks that the worker saw for this request.
 fn seen(house: &House, number: usize) -> Vec<String> {
     let entries = house.seen(&format!("ask-{number}")).into_iter();
@@ -51,6 +60,9 @@ async fn a_client_that_names_a_rank_gets_it() {
         let answer = ask(&house, number, Some(named)).await;
         assert_eq!(answer.head.status, 200, "{}", answer.text());
         assert_eq!(seen(&house, number), [named], "of request {number}");
+        let explained = explain(&house, number, named).await;
+        let worker = format!("{}@{named}", house.workers[0].url());
+        assert_eq!(explained["worker"], worker.as_str(), "{explained}");
         let answer = ask(&house, 100 + number, None).await;
         assert_eq!(answer.head.status, 200, "{}", answer.text());
         homes.extend(seen(&house, 100 + number));

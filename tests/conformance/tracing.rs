@@ -5,6 +5,7 @@ use grapevine_tests::chat::{MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::collector::{Collector, Span, attribute, hex};
 use grapevine_tests::http1::{self, Response};
+use grapevine_tests::ports::free_address;
 use grapevine_tests::wait::{LIMIT, eventually};
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -300,10 +301,8 @@ async fn counted(house: &House, result: &str, count: f64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_waits_for_a_collector() {
-    let gone = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = gone.local_addr().expect("bound");
+    let address = free_address();
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    drop(gone);
     let silent_address = silent.local_addr().expect("bound");
     for (address, timeout, result, protocol) in [
         (address, "\"5s\"", "failed", "\"http/protobuf\""),

@@ -44,6 +44,18 @@ pub async fn worker(config: Config) -> FakeWorker {
     started.expect("a fake worker can be started")
 }
 
+/// A stream that has begun and goes on, of a client with this key. Panics unless it was let in.
+pub async fn held(data: SocketAddr, key: &str) -> Connection {
+    let bearer = format!("Bearer {key}");
+    let headers = [("authorization", bearer.as_str())];
+    let body = streamed("held", 100_000).to_string();
+    let bytes = http1::request("POST", "/v1/chat/completions", &headers, body.as_bytes());
+    let mut connection = Connection::open(data).await;
+    connection.send(&bytes).await.expect("taken");
+    assert_eq!(connection.head().await.expect("answered").status, 200);
+    connection
+}
+
 /// A plain chat of one user message.
 pub fn chat(prompt: &str, tokens: u32) -> Value {
     json!({

@@ -9,6 +9,7 @@
 //! - [`cluster`]: replicas with mutual TLS; start, kill, stop, restart on the same ports
 //! - [`admin`]: answers of a replica's admin port, typed
 //! - [`http1`], [`chat`]: clients, down to the byte where a test needs it
+//! - [`ports`]: addresses at which nobody listens
 //! - [`collector`]: receives traces
 //! - [`recorder`]: a worker that records what reaches it, down to the byte
 //! - [`invariants`]: invariants at the end of every test, one file each
@@ -24,6 +25,7 @@ pub mod gate;
 pub mod http1;
 pub mod invariants;
 pub mod keys;
+pub mod ports;
 pub mod process;
 pub mod recorder;
 pub mod tls;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::early::Early;
 use super::sequence::{Arrival, Sequence};
 use super::{
     Batch, EvidenceEvent, Gap, HEADS_MAX, Head, HeatReport, KnownWorkers, LOG_BATCHES_MAX, Mark,
@@ -20,6 +21,8 @@ pub(crate) struct Inbox {
     hints: BTreeMap<ReplicaId, (u64, u64)>,
     /// What each may still cost us: also those that only ask, and never send.
     allowances: BTreeMap<ReplicaId, Budget>,
+    /// Records about workers that are not known yet.
+    early: Early,
 }
 
 /// One other replica, in one generation.
@@ -46,7 +49,7 @@ pub(crate) struct Pull {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) events: Vec<EvidenceEvent>,
-    /// Records about workers that left or restarted.
+    /// Records about workers that left or restarted, or did not become known.
     pub(crate) stale: usize,
     /// Batches that came in order, closed a gap, or had come before; and batches given up.
     pub(crate) fresh: u64,
@@ -63,6 +66,7 @@ impl Inbox {
             senders: BTreeMap::new(),
             hints: BTreeMap::new(),
             allowances: BTreeMap::new(),
+            early: Early::default(),
         }
     }
 
@@ -98,7 +102,8 @@ impl Inbox {
             return Outcome::default();
         };
         outcome.lose(from, lost);
-        sender.take(from, start, batch, known_workers, now, &mut outcome);
+        let records = sender.take(from, start, batch, now, &mut outcome);
+        self.sift(from, records, known_workers, now, &mut outcome);
         outcome
     }
 
@@ -209,24 +214,55 @@ impl Inbox {
         if sender.generation != generation {
             return outcome;
         }
+        let mut records = Vec::new();
         for batch in batches {
             // Answers hold what was asked for; whatever else is in them stays out.
             let is_known = |sequence: &Sequence| sequence.knows_of(batch.number);
             if sender.sequence.as_ref().is_some_and(is_known) {
-                sender.take(
-                    from,
-                    Sequence::starting_at(0),
-                    batch,
-                    known_workers,
-                    now,
-                    &mut outcome,
-                );
+                let start = Sequence::starting_at(0);
+                records.extend(sender.take(from, start, batch, now, &mut outcome));
             }
         }
         if let Some(sequence) = &mut sender.sequence {
             outcome.lose(from, sequence.mark(mark.first, mark.next, now));
         }
+        self.sift(from, records, known_workers, now, &mut outcome);
         outcome
+    }
+
+    /// Takes what may be used of these records. What is about a worker that is not known yet waits, and what comes behind
+    /// it about the same worker, too.
+    fn sift(
+        &mut self,
+        from: &ReplicaId,
+        records: Vec<Record>,
+        known_workers: &KnownWorkers,
+        now: Instant,
+        outcome: &mut Outcome,
+    ) {
+        for record in records {
+            let (worker, _) = record.about();
+            let is_kept = if !known_workers.has(worker) || self.early.holds(worker) {
+                self.early.keep(from, record, now)
+            } else if known_workers.allows(&record) {
+                outcome.events.push(record.received_from(from.clone()));
+                true
+            } else {
+                false
+            };
+            outcome.stale += usize::from(!is_kept);
+        }
+    }
+
+    /// What became usable since because its worker is known by now. Call it about once a second: who listens has to learn
+    /// of a new worker first.
+    pub(crate) fn known(&mut self, known_workers: &KnownWorkers, now: Instant) -> Outcome {
+        let (events, stale) = self.early.take(known_workers, now);
+        Outcome {
+            events,
+            stale,
+            ..Outcome::default()
+        }
     }
 
     /// Gives up old gaps and notices senders that fell silent. Call it about once a second.
@@ -268,8 +304,12 @@ impl Inbox {
             senders,
             hints,
             allowances,
+            early,
         } = self;
-        senders.contains_key(peer) || hints.contains_key(peer) || allowances.contains_key(peer)
+        senders.contains_key(peer)
+            || hints.contains_key(peer)
+            || allowances.contains_key(peer)
+            || early.remembers(peer)
     }
 
     fn remember(&mut self, id: ReplicaId, generation: u64, head: u64) {
@@ -283,6 +323,7 @@ impl Inbox {
     pub(crate) fn left(&mut self, id: &ReplicaId) -> Option<EvidenceEvent> {
         self.hints.remove(id);
         self.allowances.remove(id);
+        self.early.forget(id);
         let sender = self.senders.remove(id)?;
         sender
             .is_present
@@ -358,15 +399,15 @@ impl Sender {
         now.saturating_duration_since(self.received_at)
     }
 
+    /// The records of a batch that had not come before.
     fn take(
         &mut self,
         from: &ReplicaId,
         start: Sequence,
         batch: Batch,
-        known_workers: &KnownWorkers,
         now: Instant,
         outcome: &mut Outcome,
-    ) {
+    ) -> Vec<Record> {
         let sequence = self.sequence.get_or_insert(start);
         let (arrival, lost) = sequence.arrive(batch.number, now);
         outcome.lose(from, lost);
@@ -375,18 +416,10 @@ impl Sender {
             Arrival::Late => outcome.late += 1,
             Arrival::Duplicate => {
                 outcome.duplicate += 1;
-                return;
+                return Vec::new();
             }
         }
-        let (current, stale): (Vec<Record>, Vec<Record>) = batch
-            .records
-            .into_iter()
-            .partition(|record| known_workers.allows(record));
-        outcome.stale += stale.len();
-        let events = current
-            .into_iter()
-            .map(|record| record.received_from(from.clone()));
-        outcome.events.extend(events);
+        batch.records
     }
 }
 

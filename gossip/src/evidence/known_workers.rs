@@ -26,7 +26,12 @@ impl KnownWorkers {
     pub(crate) fn allows(&self, record: &Record) -> bool {
         let (worker, epoch) = record.about();
         let lacks = matches!(record, Record::Retraction(said) if said.lack == Lack::NotComputed);
-        self.is_current(worker, epoch) || (lacks && epoch == 0 && self.0.contains_key(worker))
+        self.is_current(worker, epoch) || (lacks && epoch == 0 && self.has(worker))
+    }
+
+    /// It is in the view, in whatever life.
+    pub(super) fn has(&self, worker: &WorkerId) -> bool {
+        self.0.contains_key(worker)
     }
 
     /// The same about any other claim about a worker in an epoch.

@@ -8,6 +8,7 @@
 //! - `pending.rs`: records that wait for the next batch.
 //! - `log.rs`: numbered batches, kept for a while.
 //! - `sequence.rs`: which batches of one sender are missing; `inbox.rs`: all senders.
+//! - `early.rs`: records about workers that are not known yet.
 //! - `listener_queue.rs`: the bounded channel to the one listener.
 //! - `known_workers.rs`: which workers, in which epochs, evidence may be about.
 //!
@@ -15,6 +16,7 @@
 //!
 //! No replica forwards what others sent: every replica has a connection to every other.
 
+mod early;
 mod inbox;
 mod known_workers;
 mod listener_queue;

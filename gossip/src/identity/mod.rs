@@ -156,13 +156,11 @@ impl Identity {
     /// The same with lists of revoked certificates (PEM), those of all roots in one text.
     ///
     /// # Errors
-    /// [`IdentityError::Pem`] if a list is damaged or forged, [`IdentityError::Unproven`] if this
+    /// [`IdentityError::Pem`] if a list is damaged or forged, or none is of a root; [`IdentityError::Unproven`] if this
     /// replica's own certificate is on one.
     pub fn revoking(mut self, lists: &str) -> Result<Self, IdentityError> {
         self.revoked = x509::lists(lists)?;
-        for list in &self.revoked {
-            x509::check_list(list, &self.authorities)?;
-        }
+        x509::check_lists(&self.revoked, &self.authorities)?;
         self.check(UnixTime::now())?;
         Ok(self)
     }
@@ -273,6 +271,15 @@ impl Identity {
             problem,
         };
         let verifier = tls::verifier(self)?;
+        // Most likely the files of another replica, which the library tells as a list of names.
+        let leaf = &self.chain[0];
+        if let Some(other) = replica_named(leaf, &self.cluster)
+            && !certificate_names(leaf, self.replica.as_str(), &self.cluster)
+        {
+            let problem =
+                format!("it is that of replica `{other}`, by which name this one may start");
+            return Err(unproven(problem));
+        }
         for name in [
             replica_name(self.replica.as_str(), &self.cluster),
             self.cluster.to_string(),
@@ -315,10 +322,21 @@ fn explain(error: &TlsError) -> String {
             ..
         }) => format!(
             "it is for {}; either the replica's id and cluster.id have to be those",
-            presented.join(", ")
+            presented
+                .iter()
+                .map(|name| plain(name))
+                .collect::<Vec<_>>()
+                .join(", ")
         ),
         error => error.to_string(),
     }
+}
+
+/// A name of a certificate as people write it; the library writes `DnsName("r1.demo")`.
+fn plain(name: &str) -> &str {
+    let inner = name.strip_prefix("DnsName(\"");
+    let inner = inner.and_then(|inner| inner.strip_suffix("\")"));
+    inner.unwrap_or(name)
 }
 
 impl fmt::Debug for Identity {

@@ -40,8 +40,16 @@ fn what_a_peer_would_refuse_is_refused_at_home() {
             .to_string()
     };
     let ca = &authority.cert_pem;
-    assert!(make("demo", "r2", ca, &leaf.cert_pem, &leaf.key_pem).contains("r2"));
-    assert!(make("prod", "r1", ca, &leaf.cert_pem, &leaf.key_pem).contains("prod"));
+    let others = make("demo", "r2", ca, &leaf.cert_pem, &leaf.key_pem);
+    assert!(
+        others.contains("for replica `r2`") && others.contains("it is that of replica `r1`"),
+        "{others}"
+    );
+    let elsewhere = make("prod", "r1", ca, &leaf.cert_pem, &leaf.key_pem);
+    assert!(
+        elsewhere.contains("of cluster `prod`") && elsewhere.contains("it is for r1.demo, demo;"),
+        "{elsewhere}"
+    );
     assert!(
         make("demo", "r1", &other.cert_pem, &leaf.cert_pem, &leaf.key_pem)
             .contains("invalid peer certificate")
@@ -177,7 +185,7 @@ fn a_revoked_certificate_proves_nothing_any_more() {
     let (authority, leaf) = pair("demo", "r1");
     let other = issue(&authority.cert_pem, &authority.key_pem, "demo", "r1").expect("leaf");
     let crl = list(&authority, &[&other]);
-    let revoked = revoked_in(&crl).expect("a list");
+    let revoked = revoked_in(&authority.cert_pem, &crl).expect("a list");
     assert_eq!(
         revoked.keys().collect::<Vec<_>>(),
         [&leaf_of(&other.cert_pem).expect("facts").serial]
@@ -204,7 +212,8 @@ fn a_revoked_certificate_proves_nothing_any_more() {
     let error = error.expect_err("its own").to_string();
     assert!(error.contains("it was revoked"), "{error}");
     let nobody = list(&authority, &[]);
-    assert!(revoked_in(&nobody).expect("a list").is_empty());
+    let none = revoked_in(&authority.cert_pem, &nobody).expect("a list");
+    assert!(none.is_empty());
     identity.revoking(&nobody).expect("a list of nobody");
 }
 
@@ -247,14 +256,21 @@ fn lists_that_cannot_be_used_are_refused() {
         "{}",
         refused(&forged)
     );
-    // That of an authority which is not trusted (any more) concerns nobody.
+    // That of an authority which is not trusted, in place of ours: whoever was revoked would be in again.
     let foreign = list(&stranger, &[&leaf]);
-    let warned = identity.clone().revoking(&foreign).expect("let be");
+    let error = refused(&foreign);
+    assert!(
+        error.contains("no list in it is of an authority"),
+        "{error}"
+    );
+    for forged in [&foreign, &forged] {
+        revoked_in(&authority.cert_pem, forged).expect_err("refused");
+    }
+    // Beside ours it concerns nobody, as that of an authority which is not trusted any more.
+    let both = format!("{foreign}{}", list(&authority, &[]));
+    let warned = identity.clone().revoking(&both).expect("two lists");
     let chain = certificates("leaf", &leaf.cert_pem).expect("pem");
     assert_eq!(warned.judge(&chain), Standing::Good);
-    // Two lists in one file, each by its authority.
-    let both = format!("{foreign}{}", list(&authority, &[]));
-    identity.clone().revoking(&both).expect("two lists");
 }
 
 /// A list under the name of `named`, signed by `signer`.

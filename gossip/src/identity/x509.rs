@@ -132,14 +132,16 @@ pub fn certificates_in<'a>(
     Ok(found)
 }
 
-/// Revoked serial numbers and since when, of all lists of a PEM text together.
+/// Revoked serial numbers and since when, of all lists of a PEM text together; `ca` is the bundle of the authorities.
 ///
 /// # Errors
-/// [`IdentityError::Pem`] if there is no list, or one is damaged.
-pub fn revoked_in(pem: &str) -> Result<BTreeMap<Serial, SystemTime>, IdentityError> {
+/// [`IdentityError::Pem`] if there is no list, one is damaged or forged, or none is of these authorities.
+pub fn revoked_in(ca: &str, pem: &str) -> Result<BTreeMap<Serial, SystemTime>, IdentityError> {
+    let lists = lists(pem)?;
+    check_lists(&lists, &super::certificates(CA, ca)?)?;
     let mut all = BTreeMap::new();
-    for der in lists(pem)? {
-        let list = parse_list(&der)?;
+    for der in &lists {
+        let list = parse_list(der)?;
         for revoked in list.iter_revoked_certificates() {
             all.insert(
                 Serial::new(revoked.raw_serial()),
@@ -164,21 +166,40 @@ pub(super) fn lists(
     Ok(found)
 }
 
-/// Refuses a list that names one of the authorities and is not signed by it.
+/// Refuses lists of which one names one of the authorities and is not signed by it, or of which none is of an authority
+/// among `roots`.
 ///
-/// TLS would find that only when the first peer comes, and refuse every peer. A list of an
-/// authority that is not among `roots` concerns nobody, and is let be: files change one by one.
-pub(super) fn check_list(
-    list: &CertificateRevocationListDer<'_>,
+/// TLS would find the former only when the first peer comes, and refuse every peer; and it would pass over the latter, so
+/// that whoever was revoked is let in again. A list of another authority beside that of a root is let be: while one
+/// authority replaces the other, files change one by one.
+pub(super) fn check_lists(
+    lists: &[CertificateRevocationListDer<'_>],
     roots: &[CertificateDer<'_>],
 ) -> Result<(), IdentityError> {
-    let list = parse_list(list)?;
+    let mut is_one_ours = false;
+    for list in lists {
+        is_one_ours |= is_signed(&parse_list(list)?, roots)?;
+    }
+    if is_one_ours {
+        return Ok(());
+    }
+    Err(unusable(
+        LIST,
+        "no list in it is of an authority in the CA file; take the file that `grapevine ca` wrote beside that one",
+    ))
+}
+
+/// Whether one of the authorities signed the list. One whose name it has must have done so.
+fn is_signed(
+    list: &CertificateRevocationList<'_>,
+    roots: &[CertificateDer<'_>],
+) -> Result<bool, IdentityError> {
     let mut is_claimed = false;
     for root in roots {
         let root = parse(CA, root)?;
         if root.subject().as_raw() == list.issuer().as_raw() {
             if list.verify_signature(root.public_key()).is_ok() {
-                return Ok(());
+                return Ok(true);
             }
             is_claimed = true;
         }
@@ -189,7 +210,7 @@ pub(super) fn check_list(
             "it is not signed by the authority that it names",
         ));
     }
-    Ok(())
+    Ok(false)
 }
 
 /// The certificate in a bundle that a public key belongs to, as PEM.

@@ -478,6 +478,45 @@ fn alert(code: u64) -> Option<u64> {
     (0x100..0x200).contains(&code).then(|| code - 0x100)
 }
 
+/// Why a handshake with a caller failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// TLS refused a certificate, on either side.
+    Certificate,
+    /// TLS refused something else, such as the protocol.
+    Tls,
+    /// It timed out, or was given up: nothing was refused.
+    Ended,
+}
+
+impl Broken {
+    pub(super) fn of(error: &ConnectionError) -> Self {
+        let alert = match error {
+            ConnectionError::TransportError(found) => alert(found.code.into()),
+            ConnectionError::ConnectionClosed(told) => alert(told.error_code.into()),
+            _ => None,
+        };
+        match alert {
+            Some(alert) if OF_CERTIFICATES.contains(&alert) => Self::Certificate,
+            Some(_) => Self::Tls,
+            None => Self::Ended,
+        }
+    }
+}
+
+/// From `bad_certificate` to `certificate_unknown`, `unknown_ca`, `access_denied`, `decrypt_error` (a signature that does
+/// not hold) and `certificate_required` (RFC 8446, 6.2).
+const OF_CERTIFICATES: [u64; 9] = [
+    42,
+    43,
+    CERTIFICATE_REVOKED,
+    CERTIFICATE_EXPIRED,
+    46,
+    48,
+    49,
+    51,
+    116,
+];
 const CERTIFICATE_REVOKED: u64 = 44;
 /// Also for one that has not begun: TLS has one alert for both (RFC 8446, 6.2).
 const CERTIFICATE_EXPIRED: u64 = 45;
@@ -496,4 +535,36 @@ pub(super) fn report(shared: &Shared, address: SocketAddr, name: &str, error: &D
         return;
     }
     tracing::warn!(%address, name, "no connection: {error}");
+}
+
+#[cfg(test)]
+mod tests {
+    use quinn::TransportErrorCode;
+    use quinn_proto::TransportError;
+
+    use super::*;
+
+    #[test]
+    fn only_what_tls_says_of_certificates_is_about_them() {
+        let by_tls = |alert| {
+            let code = TransportErrorCode::crypto(alert);
+            ConnectionError::TransportError(TransportError {
+                code,
+                frame: None,
+                reason: String::new(),
+            })
+        };
+        for (error, expected) in [
+            (by_tls(42), Broken::Certificate),
+            (by_tls(48), Broken::Certificate),
+            (by_tls(116), Broken::Certificate),
+            (by_tls(120), Broken::Tls),
+            (ConnectionError::TimedOut, Broken::Ended),
+            (ConnectionError::Reset, Broken::Ended),
+            (ConnectionError::LocallyClosed, Broken::Ended),
+            (ConnectionError::VersionMismatch, Broken::Ended),
+        ] {
+            assert_eq!(Broken::of(&error), expected, "{error}");
+        }
+    }
 }

@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use quinn::{Connection, Incoming, RecvStream, SendStream};
+use quinn::{Connection, ConnectionError, Incoming, RecvStream, SendStream};
 use tokio::time::timeout;
 
 use super::handshakes::{Admit, HandshakeLimiter};
-use super::hello::Accepted;
+use super::hello::{Accepted, Broken};
 use super::links::Open;
 use super::stream::{StreamError, read_all, read_frame, write_all};
 use super::{Close, Receiver, Shared, credentials, hello, limits, now, peer, twins};
@@ -65,11 +65,7 @@ async fn serve(
     let connection = match timeout(limits::CONNECT, incoming).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => {
-            shared.handshake("refused");
-            // By machine: a second try comes from another port.
-            if shared.log_limit.due((from.ip(), 0).into(), "refused") {
-                tracing::warn!(address = %from, %error, "refused a connection; a certificate of this cluster's authority is needed");
-            }
+            broken(&shared, from, &error);
             return;
         }
         Err(_) => return shared.handshake("slow"),
@@ -107,6 +103,26 @@ async fn serve(
     // Its message may be lost.
     if hello::is_leaving(&connection) {
         peer::leave(&shared, &receiver, &member.id, member.generation);
+    }
+}
+
+/// A handshake that came to no connection: only what TLS refused is for an operator.
+fn broken(shared: &Shared, from: SocketAddr, error: &ConnectionError) {
+    let why = Broken::of(error);
+    if why == Broken::Ended {
+        shared.handshake("closed");
+        tracing::debug!(address = %from, %error, "a connection ended in its handshake");
+        return;
+    }
+    shared.handshake("refused");
+    // By machine: a second try comes from another port.
+    if !shared.log_limit.due((from.ip(), 0).into(), "refused") {
+        return;
+    }
+    if why == Broken::Certificate {
+        tracing::warn!(address = %from, %error, "refused a connection; a certificate of this cluster's authority is needed");
+    } else {
+        tracing::warn!(address = %from, %error, "refused a connection; it is not one of a Grapevine replica of this protocol");
     }
 }
 

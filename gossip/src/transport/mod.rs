@@ -30,6 +30,8 @@ mod peer;
 #[cfg(test)]
 mod refusal_tests;
 mod reminders;
+#[cfg(test)]
+mod seed_tests;
 mod seeds;
 mod seen;
 mod slept;

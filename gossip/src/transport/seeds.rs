@@ -61,6 +61,14 @@ struct Seed {
     why: Option<String>,
 }
 
+/// Who answers at one address of a seed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Peer,
+    Itself,
+    Nothing,
+}
+
 impl Seed {
     async fn run(mut self) {
         let mut heard = Instant::now();
@@ -69,12 +77,18 @@ impl Seed {
             if self.resolved.is_none_or(|at| at.elapsed() >= RESOLVE_EVERY) {
                 self.resolve().await;
             }
-            let mut answers = false;
+            let (mut is_heard, mut is_missed) = (false, self.addresses.is_empty());
             self.why = None;
             for address in self.addresses.clone() {
-                answers |= self.is_settled(address) || self.ask(address).await;
+                let answer = match self.settled(address) {
+                    Some(answer) => answer,
+                    None => self.ask(address).await,
+                };
+                is_heard |= answer == Answer::Peer;
+                is_missed |= answer == Answer::Nothing;
             }
-            if answers {
+            // A name that means this replica as well, which always answers, is silent where all the others are.
+            if is_heard || !is_missed {
                 heard = Instant::now();
                 self.shared.silent_seeds().remove(&self.name);
             } else {
@@ -118,25 +132,27 @@ impl Seed {
         address.is_ipv4() || socket.map_or(true, |socket| socket.is_ipv6())
     }
 
-    /// True for this replica's own address, and for a peer that is connected.
-    fn is_settled(&self, address: SocketAddr) -> bool {
+    /// What is known of an address without asking: it is this replica's own, or that of a peer that is connected.
+    fn settled(&self, address: SocketAddr) -> Option<Answer> {
+        if address == self.shared.address {
+            return Some(Answer::Itself);
+        }
         let peers = self.shared.peers();
-        let met_itself = self
-            .met_itself
-            .is_some_and(|at| at.elapsed() < ITSELF_EVERY);
-        address == self.shared.address
-            || peers.at(address).is_some()
-            || self
-                .answered
-                .get(&address)
-                .is_some_and(|id| match *id == self.shared.own {
-                    true => met_itself,
-                    false => peers.connection(id).is_some(),
-                })
+        if peers.at(address).is_some() {
+            return Some(Answer::Peer);
+        }
+        let id = self.answered.get(&address)?;
+        if *id == self.shared.own {
+            let is_young = |at: Instant| at.elapsed() < ITSELF_EVERY;
+            return self
+                .met_itself
+                .is_some_and(is_young)
+                .then_some(Answer::Itself);
+        }
+        peers.connection(id).is_some().then_some(Answer::Peer)
     }
 
-    /// True if a replica answered.
-    async fn ask(&mut self, address: SocketAddr) -> bool {
+    async fn ask(&mut self, address: SocketAddr) -> Answer {
         match hello::dial(&self.shared, address, None).await {
             Ok(Dialled {
                 connection,
@@ -147,12 +163,12 @@ impl Seed {
                 connection.close(Close::Done.code(), b"");
                 peer::learn(&self.shared, &self.receiver, &member, &hints);
                 self.answered.insert(address, member.id);
-                true
+                Answer::Peer
             }
             Err(DialError::Myself) => {
                 self.answered.insert(address, self.shared.own.clone());
                 self.met_itself = Some(Instant::now());
-                true
+                Answer::Itself
             }
             Err(error) => {
                 hello::report(&self.shared, address, &self.name, &error);
@@ -167,7 +183,7 @@ impl Seed {
                 if let Some(by) = by {
                     self.answered.insert(address, by.clone());
                 }
-                false
+                Answer::Nothing
             }
         }
     }

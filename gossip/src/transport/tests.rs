@@ -54,10 +54,32 @@ pub(super) fn identity_of(authority: &Authority, replica: &str) -> Identity {
 
 impl Bench {
     pub(super) async fn new() -> Self {
+        Self::on(Arc::new(SystemNetwork), &[]).await
+    }
+
+    /// Under an authority of its own, with these seeds.
+    pub(super) async fn on(network: Arc<dyn Network>, seeds: &[&str]) -> Self {
         let authority = create("demo").expect("authority");
+        Self::with(authority, "me", network, seeds).await
+    }
+
+    /// Another replica of the same cluster.
+    pub(super) async fn under(authority: &Authority, replica: &str) -> Self {
+        let authority = Authority {
+            cert_pem: authority.cert_pem.clone(),
+            key_pem: authority.key_pem.clone(),
+        };
+        Self::with(authority, replica, Arc::new(SystemNetwork), &[]).await
+    }
+
+    async fn with(
+        authority: Authority,
+        replica: &str,
+        network: Arc<dyn Network>,
+        seeds: &[&str],
+    ) -> Self {
         let config = GossipConfig::new(([127, 0, 0, 1], 0).into(), Facts::default());
-        let identity = identity_of(&authority, "me");
-        let network = Arc::new(SystemNetwork);
+        let identity = identity_of(&authority, replica);
         let transport = Transport::open(
             &config,
             identity,
@@ -74,7 +96,8 @@ impl Bench {
             links: AtomicUsize::new(0),
         });
         let receiver: Arc<dyn Receiver> = recorder.clone();
-        transport.start(&[], &receiver);
+        let seeds: Vec<String> = seeds.iter().map(|&seed| seed.to_owned()).collect();
+        transport.start(&seeds, &receiver);
         Self {
             authority,
             transport,
@@ -213,6 +236,27 @@ async fn another_cluster_is_refused() {
     let (_endpoint, connection, answer) = bench.hello("a", "prod", 5).await;
     assert!(answer.is_none());
     assert_eq!(closed_with(&connection).await, Some(Close::OtherCluster));
+}
+
+/// The caller was stopped in its handshake, or gave up: nothing was refused, and no certificate is at fault.
+#[tokio::test]
+async fn a_handshake_that_is_given_up_is_no_refusal() {
+    let bench = Bench::new().await;
+    let client = identity::client_config(&identity_of(&bench.authority, "a")).expect("config");
+    let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("endpoint");
+    endpoint.set_default_client_config(client);
+    let connecting = endpoint.connect(bench.transport.address(), "me.demo");
+    drop(connecting.expect("dials"));
+    let ended = |reason| {
+        bench.count(move |metrics| metrics.handshakes.get_or_create(&Why { reason }).get())
+    };
+    let is_seen = async {
+        while ended("closed") + ended("refused") == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, is_seen).await.expect("it is counted");
+    assert_eq!((ended("closed"), ended("refused")), (1, 0));
 }
 
 #[tokio::test]

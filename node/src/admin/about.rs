@@ -50,6 +50,10 @@ struct Listen {
     admin: SocketAddr,
     /// Null: no port of its own.
     metrics: Option<SocketAddr>,
+    /// Null: no port of its own, as with `metrics`.
+    pings: Option<SocketAddr>,
+    /// UDP; null: it does not gossip.
+    gossip: Option<SocketAddr>,
     /// Clients of the data port need a key.
     keys: bool,
     /// The data port has TLS.
@@ -62,7 +66,7 @@ impl Configured {
     /// As a configuration says, of a replica whose data port is open here.
     #[must_use]
     pub fn of(config: &Config, data: SocketAddr) -> Self {
-        let metrics = &config.metrics;
+        let (metrics, gossip) = (&config.metrics, &config.gossip);
         Self {
             settings: config.must_agree(),
             listen: Listen {
@@ -71,6 +75,10 @@ impl Configured {
                 metrics: metrics
                     .enabled
                     .then(|| SocketAddr::new(metrics.host, metrics.port)),
+                pings: config.pings.listen,
+                gossip: gossip
+                    .identity()
+                    .map(|_| SocketAddr::new(gossip.host, gossip.port)),
                 keys: config.keys.file.is_some(),
                 tls: config.tls.cert.is_some(),
                 admin_token: config.admin.token.is_some(),

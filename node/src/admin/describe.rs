@@ -250,7 +250,7 @@ pub(super) struct WorkerView {
     /// How its latest check failed: `refused`, `no_address`, `no_connection`, `no_answer`, `bad_answer`; null after a
     /// good one.
     failed_check: Option<&'static str>,
-    /// The same in words.
+    /// The same in words; of one whose checks are good, that it refuses the key with which it is asked for its models.
     why: Option<String>,
     /// Takes requests and delivers no token.
     stalled: bool,
@@ -516,7 +516,10 @@ impl Admin {
             verdict: report.verdict.as_str(),
             verdict_for_s: report.since.as_secs(),
             failed_check: report.failed.as_ref().map(|(how, _)| how.as_str()),
-            why: report.failed.map(|(_, why)| why.into()),
+            why: report
+                .failed
+                .map(|(_, why)| why.into())
+                .or_else(|| worker.refuses_key()),
             stalled: report.verdict == Claim::Stalled,
             ejections: report.ejections,
             ejected_for_ms: u64::try_from(report.shut_for.as_millis()).unwrap_or(u64::MAX),

@@ -144,7 +144,8 @@ impl Admin {
             Ok(serde_json::to_value(&described).expect("descriptions always serialise"))
         };
         let one = |split| {
-            let explanation = self.cluster.explain(pool, &routing.key, with_load, &[]);
+            let others = routing.other_ranks(pool);
+            let explanation = self.cluster.explain(pool, &routing.key, with_load, &others);
             described(pool, &explanation, None, split)
         };
         let halves = match (way, pool.halves()) {
@@ -156,7 +157,8 @@ impl Admin {
         let divide = transfer.divide();
         let (first, second) = self.explain_pair(halves, &routing.key, with_load);
         let has_pair = first.decision.is_ok() && second.decision.is_ok();
-        if let Some(way) = stays_whole(&self.cluster, pool, halves, &routing.key, &divide, &[]) {
+        if let Some(way) = stays_whole(&self.cluster, pool, halves, &routing.key, &divide, &[], &[])
+        {
             return one(Some(way));
         }
         if !has_pair && whole {

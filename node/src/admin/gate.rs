@@ -46,6 +46,11 @@ pub(super) enum GateRefusal {
         "a page of another origin may not use this port; a page that may has its host in admin.allowed_hosts"
     )]
     Origin,
+    /// A form that does not say from which page it comes.
+    #[error(
+        "a form says from which page it comes, as browsers do: send `Origin` with the address of this port (`Origin: http://HOST:PORT`)"
+    )]
+    NoOrigin,
     /// The port was reached under a name that is not its own.
     #[error(
         "this port is reached by its address or as localhost; any other name has to be in admin.allowed_hosts"
@@ -63,7 +68,7 @@ impl GateRefusal {
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::CrossSite => "cross_site",
-            Self::Origin => "origin",
+            Self::Origin | Self::NoOrigin => "origin",
             Self::Host => "host",
             Self::ContentType => "content_type",
         }
@@ -85,7 +90,7 @@ impl Gate {
                 return Err(GateRefusal::CrossSite);
             }
         }
-        let own = only(headers, &HOST).and_then(|host| host.parse().ok());
+        let own = only(headers, &HOST).and_then(host_of);
         for origin in headers.get_all(ORIGIN) {
             let origin = origin.to_str().ok().and_then(|text| Url::parse(text).ok());
             if !origin.is_some_and(|origin| self.is_own_page(&origin, own.as_ref())) {
@@ -123,12 +128,10 @@ impl Gate {
         if !self.bound.is_loopback() {
             return Ok(());
         }
-        let host: Option<Authority> = only(headers, &HOST).and_then(|host| host.parse().ok());
-        // RFC 9110, 7.2: a host has no user information.
-        let host = host.filter(|host| !host.as_str().contains('@'));
+        let own = |host: &str| host_of(host).is_some_and(|host| self.is_own(host.host()));
         // A target in absolute form names the host, too.
-        let own = |host: &Authority| self.is_own(host.host());
-        if host.as_ref().is_some_and(own) && target.is_none_or(own) {
+        let target = target.map(Authority::as_str);
+        if only(headers, &HOST).is_some_and(own) && target.is_none_or(own) {
             Ok(())
         } else {
             Err(GateRefusal::Host)
@@ -185,7 +188,7 @@ pub(super) fn check_body(
 /// [`Gate::check_visit`] has compared it by then.
 pub(super) fn check_form(headers: &HeaderMap) -> Result<(), GateRefusal> {
     if !headers.contains_key(ORIGIN) {
-        return Err(GateRefusal::Origin);
+        return Err(GateRefusal::NoOrigin);
     }
     let kind = only(headers, &CONTENT_TYPE).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -203,6 +206,17 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
         (Some(value), None) => value.to_str().ok(),
         _ => None,
     }
+}
+
+/// The host and port that a text is (RFC 9110, 7.2): without user information, and with nothing behind the host but a
+/// colon and a port. The parser of [`Authority`] alone takes `localhost:evil` and `[::1].evil`, too.
+fn host_of(text: &str) -> Option<Authority> {
+    let authority: Authority = text.parse().ok()?;
+    let rest = text.strip_prefix(authority.host())?;
+    let is_port =
+        |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    let is_whole = rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port);
+    is_whole.then_some(authority)
 }
 
 /// The address that a host of a URL is, with or without brackets.
@@ -270,6 +284,14 @@ mod tests {
             ("evil-lab", false),
             ("user@127.0.0.1", false),
             ("127.0.0.1@attacker.example", false),
+            ("127.0.0.1:30001.attacker.example", false),
+            ("localhost:attacker", false),
+            ("localhost:", false),
+            ("localhost:+1", false),
+            ("localhost:65536", false),
+            ("[::1].attacker.example", false),
+            ("[::1]attacker:30001", false),
+            ("[::1]", true),
             ("", false),
         ] {
             let found = gate.check_host(&headers(&[(HOST, host)]), None).is_ok();
@@ -279,9 +301,11 @@ mod tests {
         let twice = headers(&[own.clone(), (HOST, "attacker.example")]);
         assert_eq!(gate.check_host(&twice, None), Err(GateRefusal::Host));
         assert_eq!(gate.check_host(&headers(&[]), None), Err(GateRefusal::Host));
-        let target = Authority::from_static("attacker.example");
-        let found = gate.check_host(&headers(&[own]), Some(&target));
-        assert_eq!(found, Err(GateRefusal::Host));
+        for target in ["attacker.example", "127.0.0.1:x"] {
+            let target = target.parse().expect("an authority, to its parser");
+            let found = gate.check_host(&headers(std::slice::from_ref(&own)), Some(&target));
+            assert_eq!(found, Err(GateRefusal::Host), "{target}");
+        }
     }
 
     #[test]
@@ -378,7 +402,7 @@ mod tests {
         let origin = (ORIGIN, "http://127.0.0.1:1");
         let check = |list: &[(HeaderName, &'static str)]| check_form(&headers(list));
         assert_eq!(check(&[form.clone(), origin.clone()]), Ok(()));
-        assert_eq!(check(&[form]), Err(GateRefusal::Origin));
+        assert_eq!(check(&[form]), Err(GateRefusal::NoOrigin));
         let json = (CONTENT_TYPE, "application/json");
         assert_eq!(
             check(&[json, origin.clone()]),
@@ -396,6 +420,7 @@ mod tests {
             ("ops.example", "http://ops.example", true),
             ("ops.example:443", "http://ops.example", false),
             ("ops.example", "http://other.example", false),
+            ("ops.example:x", "http://ops.example", false),
         ] {
             let found = gate.check_page(&headers(&[(HOST, host), (ORIGIN, origin)]));
             assert_eq!(found.is_ok(), expected, "{host} {origin}");

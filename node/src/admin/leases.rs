@@ -10,7 +10,7 @@ use super::workers::{New, Wanted, wrong_change};
 use super::{Admin, Answer, json};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
-use crate::discovery::{LeaseError, Renewer, SourceView};
+use crate::discovery::{LEASE_SOURCE, LeaseError, Renewer, SourceView};
 use crate::tenants::bearer;
 
 /// A lease that was renewed.
@@ -25,6 +25,16 @@ struct Lease {
     in_flight: u32,
     /// Another process renews it, too.
     is_renewed_twice: bool,
+    /// Who else says that the worker is there, so that it stays when the lease ends: `admin`, `config`, or other sources.
+    also_by: Vec<String>,
+}
+
+/// A lease that its worker ended.
+#[derive(Debug, Serialize)]
+struct Released {
+    released: String,
+    /// Who still says that the worker is there.
+    also_by: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -37,7 +47,7 @@ pub(super) fn wrong_credential() -> ApiError {
     ApiError::new(
         ErrorKind::Unauthorized,
         "the credential is not that of this worker: it is good for one id, and for the secret (leases.secret) that it was \
-         made with",
+         made with; a replica without a secret knows none",
     )
 }
 
@@ -52,10 +62,9 @@ impl Admin {
     }
 
     /// Whether a caller that is not that worker sent a credential, where no token is asked for, so that nothing else would
-    /// judge it: a mistake would show on the day on which a token is set.
+    /// judge it: a mistake would show on the day on which a token is set. Where there is no secret either, none is right.
     pub(super) fn is_wrong_credential(&self, headers: &HeaderMap) -> bool {
-        let is_judged = self.credentials.look().is_some() && self.token.look().is_none();
-        is_judged && bearer(headers).is_some()
+        self.token.look().is_none() && bearer(headers).is_some()
     }
 
     pub(super) fn describe_discovery(&self) -> Answer {
@@ -100,10 +109,11 @@ impl Admin {
             .map_err(|error| ApiError::invalid("id", format!("{error}")))?;
         let released = self.leases.release(&id).await;
         released.map_err(|LeaseError::Change(error)| wrong_change(&error))?;
-        Ok(json(
-            StatusCode::OK,
-            &serde_json::json!({ "released": id.as_str() }),
-        ))
+        let released = Released {
+            released: id.to_string(),
+            also_by: self.also_by(&id),
+        };
+        Ok(json(StatusCode::OK, &released))
     }
 
     fn lease(&self, id: &WorkerId) -> Lease {
@@ -116,6 +126,14 @@ impl Admin {
             state: state.map_or("removed", State::as_str),
             in_flight: in_flight.values().flatten().sum(),
             is_renewed_twice: self.leases.are_two(id),
+            also_by: self.also_by(id),
         }
+    }
+
+    /// Sources beside the lease that say that the worker is there.
+    fn also_by(&self, id: &WorkerId) -> Vec<String> {
+        let sources = self.agent.sources_of(id).into_iter();
+        let names = sources.map(|source| source.to_string());
+        names.filter(|name| name != LEASE_SOURCE).collect()
     }
 }

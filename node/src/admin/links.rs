@@ -75,20 +75,23 @@ impl Admin {
 
     /// Live replicas that this one does not hear.
     pub(super) fn count_unheard(&self) -> i64 {
-        let unheard = self.describe_unheard(&self.agent.view());
-        let own = unheard.iter().filter(|pair| pair.replica == self.replica);
-        own.count() as i64
+        let view = self.agent.view();
+        count_unheard(&self.settled(&view), &self.told()) as i64
     }
 
     pub(super) fn describe_unheard(&self, view: &View) -> Vec<Unheard> {
+        unheard(&self.settled(view), &self.told())
+    }
+
+    /// Replicas that every other one is to hear.
+    fn settled<'a>(&self, view: &'a View) -> Vec<&'a ReplicaId> {
         let liveness = self.cluster.liveness();
         let is_settled = |replica: &&ReplicaInfo| {
             let lasts = liveness.lasts(replica);
             replica.live && !replica.leaving && lasts.is_some_and(|lasts| lasts >= SETTLED_AFTER)
         };
-        let settled: Vec<_> = view.replicas().iter().filter(is_settled).collect();
-        let settled: Vec<_> = settled.into_iter().map(|replica| &replica.id).collect();
-        unheard(&settled, &self.told())
+        let settled = view.replicas().iter().filter(is_settled);
+        settled.map(|replica| &replica.id).collect()
     }
 
     fn told(&self) -> Told {
@@ -124,18 +127,33 @@ impl Told {
     }
 }
 
-/// Pairs of these that do not hear each other, in the order of their ids.
+/// Those of these that one does not hear.
+fn unheard_by<'a>(
+    of: &'a ReplicaId,
+    replicas: &'a [&'a ReplicaId],
+    told: &'a Told,
+) -> impl Iterator<Item = &'a ReplicaId> {
+    let others = replicas.iter().copied().filter(move |other| *other != of);
+    others.filter(move |other| told.hears(of, other) == Some(None))
+}
+
+/// Pairs of these that do not hear each other, in the order of their ids; the first [`UNHEARD_SHOWN`].
 fn unheard(replicas: &[&ReplicaId], told: &Told) -> Vec<Unheard> {
     let pairs = replicas.iter().flat_map(|of| {
-        let others = replicas.iter().filter(move |other| *other != of);
-        others.map(move |other| (*of, *other))
+        unheard_by(of, replicas, told).map(|other| Unheard {
+            replica: of.to_string(),
+            other: other.to_string(),
+        })
     });
-    let unheard = pairs.filter(|(of, other)| told.hears(of, other) == Some(None));
-    let unheard = unheard.map(|(of, other)| Unheard {
-        replica: of.to_string(),
-        other: other.to_string(),
-    });
-    unheard.take(UNHEARD_SHOWN).collect()
+    pairs.take(UNHEARD_SHOWN).collect()
+}
+
+/// How many of these this replica does not hear; none while it is not one of them.
+fn count_unheard(replicas: &[&ReplicaId], told: &Told) -> usize {
+    match replicas.contains(&&told.own) {
+        true => unheard_by(&told.own, replicas, told).count(),
+        false => 0,
+    }
 }
 
 #[cfg(test)]
@@ -200,5 +218,24 @@ mod tests {
         let expected = [("r1", "r4"), ("r2", "r3"), ("r2", "r4"), ("r3", "r4")];
         assert_eq!(found, expected);
         assert_eq!(unheard(&settled[..1], &told), []);
+    }
+
+    #[test]
+    fn whom_this_replica_does_not_hear_is_counted_however_many_others_hear_nobody() {
+        let now = tokio::time::Instant::now().into_std();
+        let ids: Vec<_> = (10..22).map(|number| id(&format!("r{number}"))).collect();
+        let (own, others) = ids.split_last().expect("some");
+        let states = others.iter().map(|of| tells(of.as_str(), Some(&[]), now));
+        let told = Told {
+            own: own.clone(),
+            heard: Vec::new(),
+            states: Arc::new(states.collect()),
+            now,
+        };
+        let settled: Vec<_> = ids.iter().collect();
+        assert_eq!(unheard(&settled, &told).len(), UNHEARD_SHOWN);
+        assert_eq!(count_unheard(&settled, &told), 11);
+        // It came a moment ago: nobody is expected to be heard yet.
+        assert_eq!(count_unheard(&settled[..11], &told), 0);
     }
 }

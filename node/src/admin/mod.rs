@@ -41,6 +41,7 @@ mod page;
 mod pages;
 mod query;
 mod scrape;
+mod taken_away;
 mod workers;
 
 use std::convert::Infallible;
@@ -86,7 +87,7 @@ use crate::metrics::{Form, ReasonLabels};
 use crate::page::sampler::Recorder;
 use crate::readiness::Readiness;
 use crate::reload::Wish;
-use crate::seats::{Counts, Seat, SeatLimits, Seats};
+use crate::seats::{Counts, Goodbye, Seat, SeatLimits, Seats};
 use crate::shutdown::Phase;
 use crate::tenants::{Keys, bearer};
 use crate::upstream::Connector;
@@ -112,7 +113,7 @@ const WRITE_STALL: Duration = Duration::from_secs(30);
 /// From the head to the end of the body.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 /// Largest body, in bytes: `/explain` takes whole requests.
-const BODY_BYTES_MAX: usize = 16 << 20;
+pub const BODY_BYTES_MAX: usize = 16 << 20;
 
 /// What the admin API shows and changes.
 pub struct Admin {
@@ -245,8 +246,9 @@ async fn serve(stream: TcpStream, port: Port, seat: &Seat, admin: Arc<Admin>) {
         () = progress.told_to_leave() => {
             connection.as_mut().graceful_shutdown();
             match seat.goodbye(connection.as_mut()).await {
-                Some(ended) => ended,
-                None => connection.await,
+                Goodbye::Ended(ended) => ended,
+                Goodbye::Idle => Ok(()),
+                Goodbye::Busy => connection.await,
             }
         }
         () = phase.closed() => {

@@ -14,6 +14,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::page::Page;
+use super::taken_away::taken_away;
 use super::{Admin, Answer, body, json, not_found};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
@@ -21,7 +22,7 @@ use crate::shown::difference;
 use crate::upstream::address::Address;
 use crate::warmup::WARMED_TOGETHER_MAX;
 
-/// Body of `POST /workers`, and of `PATCH`, where what is absent stays.
+/// Body of `POST /workers`, and of `PATCH`, where what is absent stays, and `null` takes away ([`taken_away`]).
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object that describes a worker")]
 pub(super) struct Wanted {
@@ -387,9 +388,13 @@ impl Admin {
                 "an id cannot change; add a new worker",
             ));
         }
+        let taken_away = taken_away(body)?;
         let labels = wanted.take_labels()?;
-        if !wanted.describes() {
+        if !wanted.describes() && taken_away.is_empty() {
             return self.note(id, wanted.state, labels).await;
+        }
+        for take_away in taken_away {
+            take_away(&mut raw);
         }
         wanted.apply(&mut raw)?;
         let id = Some(id.to_owned());

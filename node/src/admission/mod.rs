@@ -46,10 +46,11 @@ use self::wait_queue::{TurnedAway, WaitQueue};
 use self::worker_capacity::NoCapacity;
 use crate::api::Priority;
 use crate::api::error::{ApiError, ErrorKind};
+use crate::cluster::ServedModels;
 use crate::config::{AdmissionConfig, NoRoomStatus};
 use crate::live::Live;
 use crate::tenants::bucket::Quota;
-use crate::tenants::{ApiKey, OthersUse, Seat};
+use crate::tenants::{ApiKey, OthersUse, Seat, Tenant};
 
 /// Estimated tokens of a body whose length is not known, and of an answer, whose length never is.
 const TOKENS_UNKNOWN: u32 = 256;
@@ -278,7 +279,12 @@ impl Admission {
         deadline.map_or(patience, |deadline| deadline.min(patience))
     }
 
-    /// Lets a request in to be read, at once or after a wait; `models`: how many are served.
+    /// These models are served: the places are shared out between them.
+    pub fn serve(&self, models: &Arc<ServedModels>) {
+        self.permits.serve(models);
+    }
+
+    /// Lets a request in to be read, at once or after a wait.
     ///
     /// # Errors
     /// 429 above a limit of the key, 503 when the queue is full or the wait was too long.
@@ -286,15 +292,12 @@ impl Admission {
         &self,
         key: Option<&Arc<ApiKey>>,
         ask: &Ask,
-        models: usize,
     ) -> Result<Admitted, AdmissionRefused> {
         let beside = ask.only_reads.then(|| self.permits.beside()).flatten();
         let (mut seat, quota) = match key {
             Some(key) => self.within_limits(key, ask, beside.is_some())?,
             None => (None, None),
         };
-        self.permits
-            .serve(u32::try_from(models).unwrap_or(u32::MAX));
         let queued = match beside {
             Some(_) => Ok(None),
             None => self.at_door(key, ask).await,
@@ -383,7 +386,7 @@ impl Admission {
 
     /// Places a request that is in: tries, and while every worker that it may have is at its own limit, waits. Says how
     /// long it waited, if it did. `queue`: where it waits, by a name that requests share which may have the same workers;
-    /// only the first in a queue looks for room.
+    /// only the first in a queue looks for room. `tenant`: for whom it is counted if it is turned away.
     ///
     /// # Errors
     /// No worker may take it, the queue is full, or the wait was too long.
@@ -391,6 +394,7 @@ impl Admission {
         &self,
         queue: &Arc<str>,
         ask: &Ask,
+        tenant: Option<&Tenant>,
         mut place: impl FnMut() -> Result<T, NoWorker>,
     ) -> (Result<T, Unplaced>, Option<Duration>) {
         if !self.permits.at_workers.is_waited_for(queue) {
@@ -421,6 +425,9 @@ impl Admission {
             }
         };
         waiting.ended(verdict);
+        if let (Some(tenant), Some(verdict)) = (tenant, verdict) {
+            tenant.refused(verdict.as_str());
+        }
         (placed, waiting.waited())
     }
 
@@ -434,9 +441,6 @@ impl Admission {
         let others = &*self.parts.others;
         // One beside the others is none of `max_requests`, here or by what other replicas are told.
         let entered = (!beside).then(|| key.tenant().enter());
-        if entered.is_none() {
-            key.tenant().reads();
-        }
         if let (Some((_, here)), Some(most)) = (&entered, key.requests_max()) {
             let elsewhere = match key.is_cluster_wide() {
                 true => others.requests(key.tenant().number()),

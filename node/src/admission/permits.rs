@@ -5,15 +5,16 @@
 //! `places` decides whose turn it is. A request that gives something back wakes the first of that queue, and a new
 //! request takes nothing for which another waits that goes first.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use arc_swap::ArcSwap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::model_queues::{ModelQueues, Wait};
 use super::places::{Holder, Places, Turn};
 use super::queue::Claim;
 use super::wait_queue::{TurnedAway, WaitQueue};
+use crate::cluster::ServedModels;
 use crate::tenants::Seat;
 
 /// A number of places, and the requests that wait for one.
@@ -21,7 +22,7 @@ use crate::tenants::Seat;
 pub(super) struct Permits {
     places: Mutex<Places>,
     /// Models that are served, to be compared without the lock.
-    models: AtomicU32,
+    models: ArcSwap<ServedModels>,
     /// Requests that wait for a place, unread.
     pub(super) door: WaitQueue,
     /// Requests that wait for a place of their model.
@@ -65,7 +66,7 @@ impl Permits {
     ) -> Self {
         Self {
             places: Mutex::new(places),
-            models: AtomicU32::new(0),
+            models: ArcSwap::default(),
             door,
             at_models,
             at_workers,
@@ -84,15 +85,15 @@ impl Permits {
         self.wake();
     }
 
-    /// So many models are served.
-    pub(super) fn serve(&self, models: u32) {
-        if self.models.load(Ordering::Relaxed) == models {
+    /// These models are served.
+    pub(super) fn serve(&self, models: &Arc<ServedModels>) {
+        if Arc::ptr_eq(&self.models.load(), models) {
             return;
         }
         {
-            // Both under the lock: of two tasks with different numbers one is the last with both.
+            // Both under the lock: of two tasks with different models one is the last with both.
             let mut places = self.places();
-            if self.models.swap(models, Ordering::Relaxed) == models {
+            if Arc::ptr_eq(&self.models.swap(Arc::clone(models)), models) {
                 return;
             }
             places.serve(models);

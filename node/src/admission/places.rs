@@ -3,7 +3,8 @@
 //! One number of places for all models, of which some are kept: the same number for each model that is served, and
 //! some for requests whose body is being read, because it is not known yet which model they ask for. A model has the
 //! kept places for itself and takes of the others as many as are free. So one that is busy may use what idle ones
-//! leave, and never stands in the way of one that is within its own.
+//! leave, and never stands in the way of one that is within its own. Nothing is kept for a model that is served no
+//! more: what is left of its requests holds places of those that are not kept.
 //!
 //! Where several wait for one place, first comes one that is within what is kept for it, then the model that has least.
 //! With one model nothing is kept.
@@ -13,6 +14,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+
+use crate::cluster::ServedModels;
 
 /// Of so many places one is kept for requests whose body is being read.
 const READING_ONE_IN: u32 = 16;
@@ -44,7 +47,7 @@ pub(super) struct Places {
     reading: u32,
     held: HashMap<Arc<str>, u32, foldhash::fast::RandomState>,
     /// Models that are served.
-    models: u32,
+    models: Arc<ServedModels>,
     kept: Kept,
     /// Places in use of those that are kept for models.
     kept_in_use: u32,
@@ -89,16 +92,21 @@ impl Places {
             in_use: 0,
             reading: 0,
             held: HashMap::default(),
-            models: 0,
+            models: Arc::default(),
             kept: Kept::of(all, 0, kept_milli),
             kept_in_use: 0,
         }
     }
 
-    /// So many models are served.
-    pub(super) fn serve(&mut self, models: u32) {
-        self.models = models;
-        self.kept = Kept::of(self.all, models, self.kept_milli);
+    /// These models are served from now on.
+    pub(super) fn serve(&mut self, models: &Arc<ServedModels>) {
+        self.models = Arc::clone(models);
+        self.share();
+    }
+
+    /// Shares the places out anew.
+    fn share(&mut self) {
+        self.kept = Kept::of(self.all, self.models.count(), self.kept_milli);
         self.held.retain(|_, held| *held > 0);
         let held = self.held.iter();
         self.kept_in_use = held
@@ -109,7 +117,7 @@ impl Places {
     /// So many places from now on. Those beyond them that are in use are given back and not taken again.
     pub(super) fn resize(&mut self, all: u32) {
         self.all = all;
-        self.serve(self.models);
+        self.share();
     }
 
     fn free(&self) -> u32 {
@@ -174,14 +182,18 @@ impl Places {
         self.held.get(model).copied().unwrap_or(0)
     }
 
-    /// Nothing is kept for requests that name no model.
+    /// Nothing is kept for requests that name no model, and for a model that is served no more.
     fn kept_for(&self, model: &str) -> u32 {
-        if model.is_empty() { 0 } else { self.kept.model }
+        match self.kept.model {
+            0 => 0,
+            kept if self.models.has(model) => kept,
+            _ => 0,
+        }
     }
 
     /// Places that are kept for others than those that have them.
     fn kept_unused(&self) -> u32 {
-        let models = (self.kept.model * self.models).saturating_sub(self.kept_in_use);
+        let models = (self.kept.model * self.models.count()).saturating_sub(self.kept_in_use);
         models + self.kept.reading.saturating_sub(self.reading)
     }
 }
@@ -194,6 +206,11 @@ mod tests {
 
     fn model(name: &str) -> Holder {
         Holder::Model(name.into())
+    }
+
+    fn served(names: &[&str]) -> Arc<ServedModels> {
+        let names = names.iter().map(|name| Arc::from(*name));
+        Arc::new(names.collect())
     }
 
     fn fill(places: &mut Places, holder: &Holder) -> u32 {
@@ -229,7 +246,7 @@ mod tests {
     #[test]
     fn one_model_alone_may_have_every_place() {
         let mut places = Places::new(64, 500);
-        places.serve(1);
+        places.serve(&served(&["a"]));
         assert_eq!(fill(&mut places, &model("a")), 64);
         assert!(places.turn(&Holder::Reading).is_none());
     }
@@ -237,7 +254,7 @@ mod tests {
     #[test]
     fn a_busy_model_leaves_the_others_their_own() {
         let mut places = Places::new(64, 500);
-        places.serve(2);
+        places.serve(&served(&["large", "small"]));
         // All but the 15 of the other and the 4 for reading.
         assert_eq!(fill(&mut places, &model("large")), 45);
         assert_eq!(fill(&mut places, &Holder::Reading), 4);
@@ -253,19 +270,40 @@ mod tests {
     #[test]
     fn a_model_that_comes_gets_its_own_as_soon_as_places_become_free() {
         let mut places = Places::new(8, 500);
-        places.serve(1);
+        places.serve(&served(&["first"]));
         assert_eq!(fill(&mut places, &model("first")), 8);
-        places.serve(2);
+        places.serve(&served(&["first", "second"]));
         assert!(places.turn(&model("second")).is_none());
         places.give_back(&model("first"));
         assert!(places.turn(&model("first")).is_none(), "that one is kept");
         assert!(places.turn(&model("second")).is_some());
     }
 
+    /// What is left of a model that nobody serves any more takes nothing of what is kept for the others.
+    #[test]
+    fn a_model_that_is_served_no_more_has_nothing_kept() {
+        let mut places = Places::new(64, 500);
+        places.serve(&served(&["former", "large", "small"]));
+        assert_eq!(fill(&mut places, &model("former")), 40);
+        places.serve(&served(&["large", "small"]));
+        assert!(places.turn(&model("former")).is_none());
+        assert_eq!(fill(&mut places, &model("large")), 15, "its own");
+        for _ in 0..10 {
+            places.give_back(&model("former"));
+        }
+        assert!(places.turn(&model("large")).is_none(), "the small one's");
+        for _ in 0..30 {
+            places.give_back(&model("former"));
+        }
+        assert_eq!(fill(&mut places, &model("large")), 30);
+        assert_eq!(fill(&mut places, &model("small")), 15, "all of its own");
+        assert_eq!(fill(&mut places, &Holder::Reading), 4);
+    }
+
     #[test]
     fn places_that_are_taken_away_are_not_taken_again() {
         let mut places = Places::new(8, 500);
-        places.serve(1);
+        places.serve(&served(&["a"]));
         assert_eq!(fill(&mut places, &model("a")), 8);
         places.resize(2);
         for _ in 0..6 {
@@ -284,17 +322,17 @@ mod tests {
         #[test]
         fn what_is_kept_is_there(
             all in 1..80_u32,
-            models in 1..6_u32,
+            models in 1..6_usize,
             kept_milli in 0..=1_000_u32,
             steps in prop::collection::vec((0..7_usize, any::<bool>()), 0..400),
         ) {
-            let holders: Vec<Holder> = ["a", "b", "c", "d", "e"][..models as usize]
+            let holders: Vec<Holder> = ["a", "b", "c", "d", "e"][..models]
                 .iter()
                 .map(|name| model(name))
                 .chain([model(""), Holder::Reading])
                 .collect();
             let mut places = Places::new(all, kept_milli);
-            places.serve(models);
+            places.serve(&served(&["a", "b", "c", "d", "e"][..models]));
             let kept = places.kept;
             let mut held = vec![0_u32; holders.len()];
             for (who, takes) in steps {

@@ -6,9 +6,10 @@
 //!   tenant's next request has a start tag, the least tag goes first, and the tag of the tenant's following request
 //!   is greater by cost / weight. The virtual time is the tag of the last one that left; a tenant that comes back
 //!   begins there, so that idling saves nothing up. Within a tenant: first come, first served.
-//! - **Full.** Buffer stealing: the newest request of the tenant that has the most waiting, in the least urgent
-//!   class, makes room, if the newcomer is more urgent or its tenant has less waiting; else the newcomer is turned
-//!   away. So one tenant's flood does not close the queue to the others.
+//! - **Full.** Buffer stealing: the newest request of the tenant that has the most requests waiting, in the least
+//!   urgent class, makes room, if the newcomer is more urgent or its tenant has fewer waiting also with it; else the
+//!   newcomer is turned away. So one tenant's flood does not close the queue to the others. Requests count here, whatever
+//!   they cost: it is places that are short.
 //!
 //! Every operation takes O(log n). Nothing is kept of tenants that neither wait nor are ahead of the virtual time.
 
@@ -70,8 +71,8 @@ struct Class<T> {
     /// The heads of all flows: start tag, number, flow.
     heads: BTreeSet<(Tag, u64, FlowId)>,
     flows: HashMap<FlowId, Flow<T>>,
-    /// Flows by how much they have waiting.
-    longest: BTreeSet<(Tag, FlowId)>,
+    /// Flows by how many requests they have waiting.
+    longest: BTreeSet<(usize, FlowId)>,
     /// Flows that wait for nothing but are ahead of `now`, by where they end.
     resting: BTreeSet<(Tag, FlowId)>,
     rests: HashMap<FlowId, Tag>,
@@ -83,8 +84,6 @@ struct Class<T> {
 struct Flow<T> {
     /// Start tag of the first that waits.
     start: Tag,
-    /// Sum of the spans that wait.
-    backlog: Tag,
     /// Span and item by number.
     waiting: BTreeMap<u64, (Tag, T)>,
 }
@@ -195,15 +194,13 @@ impl<T> Queue<T> {
     fn make_room(&mut self, newcomer: &Claim) -> Option<(Ticket, T)> {
         let lowest = Priority::ALL.into_iter().find(|c| self.of(*c).len > 0)?;
         let class = self.of(lowest);
-        let &(backlog, flow) = class.longest.last()?;
+        let &(most, flow) = class.longest.last()?;
         let yields = match newcomer.class.cmp(&lowest) {
             std::cmp::Ordering::Greater => true,
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Equal => {
                 let own = class.flows.get(&newcomer.flow);
-                own.map_or(0, |own| own.backlog)
-                    .saturating_add(newcomer.span())
-                    < backlog
+                own.map_or(0, |own| own.waiting.len()) + 1 < most
             }
         };
         if !yields {
@@ -247,17 +244,15 @@ impl<T> Class<T> {
         }
         let flow = self.flows.entry(ticket.flow).or_insert_with(|| Flow {
             start: rested.unwrap_or(0).max(now),
-            backlog: 0,
             waiting: BTreeMap::new(),
         });
         if flow.waiting.is_empty() {
             self.heads.insert((flow.start, ticket.number, ticket.flow));
         } else {
-            self.longest.remove(&(flow.backlog, ticket.flow));
+            self.longest.remove(&(flow.waiting.len(), ticket.flow));
         }
-        flow.backlog = flow.backlog.saturating_add(span);
         flow.waiting.insert(ticket.number, (span, item));
-        self.longest.insert((flow.backlog, ticket.flow));
+        self.longest.insert((flow.waiting.len(), ticket.flow));
         self.forget_rests(rests_max);
     }
 
@@ -265,11 +260,11 @@ impl<T> Class<T> {
     fn remove(&mut self, ticket: Ticket, served: Option<usize>) -> Option<T> {
         let flow = self.flows.get_mut(&ticket.flow)?;
         let head = *flow.waiting.first_key_value()?.0;
+        let waiting = flow.waiting.len();
         let (span, item) = flow.waiting.remove(&ticket.number)?;
         self.len -= 1;
         self.heads.remove(&(flow.start, head, ticket.flow));
-        self.longest.remove(&(flow.backlog, ticket.flow));
-        flow.backlog = flow.backlog.saturating_sub(span);
+        self.longest.remove(&(waiting, ticket.flow));
         if served.is_some() {
             self.now = self.now.max(flow.start);
             flow.start = flow.start.saturating_add(span);
@@ -278,7 +273,7 @@ impl<T> Class<T> {
         match flow.waiting.first_key_value() {
             Some((&next, _)) => {
                 self.heads.insert((start, next, ticket.flow));
-                self.longest.insert((flow.backlog, ticket.flow));
+                self.longest.insert((waiting - 1, ticket.flow));
             }
             None => {
                 self.flows.remove(&ticket.flow);

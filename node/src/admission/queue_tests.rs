@@ -205,6 +205,21 @@ fn a_flood_yields_to_the_others() {
 }
 
 #[test]
+fn a_full_queue_counts_requests_whatever_they_cost() {
+    let mut queue = Queue::new(4, 8);
+    let costs = |flow, cost| claim(Priority::Normal, flow, 1_000, cost);
+    queue.push(costs(1, 100_000), "large").expect("room");
+    for item in ["a", "b", "c"] {
+        queue.push(costs(2, 1), item).expect("room");
+    }
+    assert_eq!(queue.push(costs(2, 1), "d"), Err("d"), "its own flood");
+    let (_, displaced) = queue.push(costs(3, 50_000), "e").expect("fewer wait");
+    assert_eq!(displaced.map(|(_, item)| item), Some("c"));
+    let heavy = claim(Priority::Normal, 2, 100_000, 1);
+    assert_eq!(queue.push(heavy, "f"), Err("f"), "a weight is no claim");
+}
+
+#[test]
 fn one_tenants_backlog_does_not_delay_anothers_first_request() {
     let mut queue = Queue::new(100, 8);
     for item in 0..50 {

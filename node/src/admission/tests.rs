@@ -61,9 +61,13 @@ fn door_with(requests: u32, queue_size: u32, body_bytes: u64) -> Door {
 }
 
 fn keys(more: &str) -> Arc<ApiKey> {
+    keys_counted(more, &mut Registry::default())
+}
+
+fn keys_counted(more: &str, registry: &mut Registry) -> Arc<ApiKey> {
     let hash = secret::hash_of(b"k");
     let text = format!("[[key]]\nname = \"acme\"\nhash = \"{hash}\"\n{more}");
-    let keys = Keys::open(TenantMetrics::register(&mut Registry::default()));
+    let keys = Keys::open(TenantMetrics::register(registry));
     let configs = parse_keys(Path::new("keys.toml"), &text).expect("a good file");
     keys.set(configs, Instant::now());
     let mut headers = HeaderMap::new();
@@ -78,10 +82,15 @@ impl Door {
             .ask(key, &HeaderMap::new(), Some(400), deadline)
     }
 
-    /// Lets in a request of one of two models, and makes its place one of its model's.
+    fn serves(&self, models: &[&str]) {
+        let models = models.iter().map(|model| Arc::from(*model));
+        self.admission.serve(&Arc::new(models.collect()));
+    }
+
+    /// Lets in a request of a model, and makes its place one of its model's.
     async fn of_model(&self, model: &Arc<str>) -> Result<Admitted, ApiError> {
         let ask = self.ask(None, None).holding(400);
-        let admitted = self.admission.admit(None, &ask, 2).await;
+        let admitted = self.admission.admit(None, &ask).await;
         let mut admitted = admitted.map_err(|refused| refused.error)?;
         let permit = &mut admitted.permit;
         let entered = self.admission.enter(permit, None, model, &ask).await;
@@ -90,7 +99,7 @@ impl Door {
     }
 
     async fn admit(&self, key: Option<&Arc<ApiKey>>) -> Result<Admitted, AdmissionRefused> {
-        self.admission.admit(key, &self.ask(key, None), 1).await
+        self.admission.admit(key, &self.ask(key, None)).await
     }
 
     fn text(&self) -> String {
@@ -162,11 +171,7 @@ async fn nobody_waits_longer_than_the_queue_or_the_request_allows() {
     for (deadline, waits) in [(None, 10), (Some(begun + Duration::from_secs(15)), 5)] {
         let since = Instant::now();
         let ask = door.ask(None, deadline);
-        let refused = door
-            .admission
-            .admit(None, &ask, 1)
-            .await
-            .expect_err("no room");
+        let refused = door.admission.admit(None, &ask).await.expect_err("no room");
         assert_eq!(refused.error.kind, ErrorKind::Overloaded);
         assert_eq!(since.elapsed().as_secs(), waits);
     }
@@ -184,11 +189,33 @@ async fn patience_is_worn_by_waiting_alone() {
         tokio::time::advance(upload).await;
         let since = Instant::now();
         let ask = ask.after(upload, deadline);
-        let (placed, waited) = door.admission.place(&model, &ask, full).await;
+        let (placed, waited) = door.admission.place(&model, &ask, None, full).await;
         assert!(matches!(placed, Err(Unplaced::TurnedAway(_))), "{placed:?}");
         assert_eq!(since.elapsed().as_secs(), waits);
         assert_eq!(waited.map(|waited| waited.as_secs()), Some(waits));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_turned_away_by_full_workers_is_counted_for_its_tenant() {
+    let mut door = door(10, 1);
+    let key = keys_counted("", &mut door.registry);
+    let model: Arc<str> = "m".into();
+    let refusals = |reason: &str| {
+        let series = format!("tenant_refusals_total{{tenant=\"acme\",reason=\"{reason}\"}}");
+        door.counted(&series)
+    };
+    let ask = door.ask(Some(&key), None);
+    let full = || Err::<(), _>(NoWorker::Full);
+    let place = || door.admission.place(&model, &ask, Some(key.tenant()), full);
+    let mut waits = Box::pin(place());
+    assert!(poll_once(waits.as_mut()).is_none());
+    let (refused, _) = place().await;
+    assert!(matches!(refused, Err(Unplaced::NoWorker(NoWorker::Full))));
+    assert_eq!([refusals("queue_full"), refusals("queue_timeout")], [1, 0]);
+    let (late, _) = waits.await;
+    assert!(matches!(late, Err(Unplaced::TurnedAway(_))), "{late:?}");
+    assert_eq!([refusals("queue_full"), refusals("queue_timeout")], [1, 1]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -216,30 +243,35 @@ async fn a_tenants_requests_are_counted_over_the_cluster() {
 
 #[tokio::test(start_paused = true)]
 async fn what_has_nothing_computed_waits_for_no_place_up_to_a_bound() {
-    let door = door(1, 1);
-    let key = keys("max_requests = 1\nrequests_per_minute = 1000");
+    let mut door = door(1, 1);
+    let key = keys_counted(
+        "max_requests = 1\nrequests_per_minute = 1000",
+        &mut door.registry,
+    );
     let model: Arc<str> = "m".into();
     let _held = door.admit(Some(&key)).await.expect("room");
     let reads = door.ask(Some(&key), None).that_only_reads();
     let mut beside = Vec::new();
     for _ in 0..64 {
-        let admitted = door.admission.admit(Some(&key), &reads, 1).await;
+        let admitted = door.admission.admit(Some(&key), &reads).await;
         let mut admitted = admitted.expect("beside the one");
         assert_eq!(admitted.queued, None);
         assert!(admitted.quota.is_some(), "the rate holds for it");
         door.admission.enter_at_once(&mut admitted.permit, &model);
         beside.push(admitted);
     }
-    let refused = door.admission.admit(Some(&key), &reads, 1).await;
+    let refused = door.admission.admit(Some(&key), &reads).await;
     let refused = refused.expect_err("beyond the bound it is as any other");
     assert_eq!(refused.error.kind, ErrorKind::RateLimited);
     let reads = door.ask(None, None).that_only_reads();
-    let mut waits = Box::pin(door.admission.admit(None, &reads, 1));
+    let mut waits = Box::pin(door.admission.admit(None, &reads));
     assert!(poll_once(waits.as_mut()).is_none());
     drop(waits);
     drop(beside);
     assert_eq!(door.admission.in_progress(), 0);
-    assert!(door.admission.admit(None, &reads, 1).await.is_ok());
+    let shown = door.counted("tenant_requests{tenant=\"acme\"}");
+    assert_eq!(shown, 1, "the one that is held");
+    assert!(door.admission.admit(None, &reads).await.is_ok());
 }
 
 /// What only reads is neither one of its tenant's requests for those that compute, nor does it keep a place from them.
@@ -249,7 +281,7 @@ async fn what_has_nothing_computed_keeps_nobody_out() {
     let key = keys("max_requests = 1");
     let model: Arc<str> = "m".into();
     let reads = door.ask(Some(&key), None).that_only_reads();
-    let reader = door.admission.admit(Some(&key), &reads, 1).await;
+    let reader = door.admission.admit(Some(&key), &reads).await;
     let mut reader = reader.expect("room");
     door.admission.enter_at_once(&mut reader.permit, &model);
     assert_eq!(door.admission.in_progress(), 0);
@@ -317,11 +349,11 @@ async fn room_at_a_worker_is_waited_for_in_turn() {
         taken.map_err(|_| NoWorker::Full)
     };
     let held = door.admit(None).await.expect("room");
-    let mut first = Box::pin(door.admission.place(&model, &ask, take));
+    let mut first = Box::pin(door.admission.place(&model, &ask, None, take));
     assert!(poll_once(first.as_mut()).is_none());
     free.store(1, Ordering::Relaxed);
     // Room that somebody waits for is not for a newcomer.
-    let mut second = Box::pin(door.admission.place(&model, &ask, take));
+    let mut second = Box::pin(door.admission.place(&model, &ask, None, take));
     assert!(poll_once(second.as_mut()).is_none());
     drop(held);
     let (placed, waited) = first.await;
@@ -334,7 +366,7 @@ async fn room_at_a_worker_is_waited_for_in_turn() {
     };
     assert_eq!(error.kind, ErrorKind::Overloaded);
     let unhealthy = || Err::<(), _>(NoWorker::Unhealthy);
-    let (refused, waited) = door.admission.place(&model, &ask, unhealthy).await;
+    let (refused, waited) = door.admission.place(&model, &ask, None, unhealthy).await;
     let refused = refused.expect_err("at once");
     assert_eq!(waited, None);
     assert!(matches!(refused, Unplaced::NoWorker(NoWorker::Unhealthy)));
@@ -346,11 +378,11 @@ async fn who_waits_for_some_workers_holds_back_those_alone_that_want_the_same() 
     let (all, some): (Arc<str>, Arc<str>) = ("m".into(), "m, but one".into());
     let ask = door.ask(None, None);
     let full = || Err::<(), _>(NoWorker::Full);
-    let mut first = Box::pin(door.admission.place(&some, &ask, full));
+    let mut first = Box::pin(door.admission.place(&some, &ask, None, full));
     assert!(poll_once(first.as_mut()).is_none());
-    let (placed, waited) = door.admission.place(&all, &ask, || Ok(())).await;
+    let (placed, waited) = door.admission.place(&all, &ask, None, || Ok(())).await;
     assert!(placed.is_ok() && waited.is_none(), "{placed:?}");
-    let mut second = Box::pin(door.admission.place(&some, &ask, || Ok(())));
+    let mut second = Box::pin(door.admission.place(&some, &ask, None, || Ok(())));
     assert!(poll_once(second.as_mut()).is_none(), "it is behind");
     let waiting = "queue_length{queue=\"worker\",class=\"normal\"}";
     assert_eq!(door.counted(waiting), 2, "one label for all queues");
@@ -373,6 +405,7 @@ async fn fill(door: &Door, model: &Arc<str>) -> Vec<Admitted> {
 #[tokio::test(start_paused = true)]
 async fn a_small_model_does_not_wait_behind_a_large_one() {
     let door = door(64, 2);
+    door.serves(&["large", "small"]);
     let (large, small): (Arc<str>, Arc<str>) = ("large".into(), "small".into());
     let mut held = fill(&door, &large).await;
     assert_eq!(held.len(), 45, "all but 15 for the small one, 4 to be read");
@@ -418,16 +451,17 @@ async fn a_small_model_does_not_wait_behind_a_large_one() {
 #[tokio::test(start_paused = true)]
 async fn while_bodies_are_read_slowly_the_next_waits_at_the_door_unread() {
     let door = door(64, 8);
+    door.serves(&["large", "small"]);
     let large: Arc<str> = "large".into();
     let held = fill(&door, &large).await;
     let ask = door.ask(None, None);
     let mut reading = Vec::new();
     for _ in 0..4 {
-        let admitted = door.admission.admit(None, &ask, 2).await;
+        let admitted = door.admission.admit(None, &ask).await;
         reading.push(admitted.expect("a place to be read"));
     }
     assert!(!door.admission.is_crowded());
-    let mut next = Box::pin(door.admission.admit(None, &ask, 2));
+    let mut next = Box::pin(door.admission.admit(None, &ask));
     assert!(poll_once(next.as_mut()).is_none());
     assert!(door.admission.is_crowded());
     // One was read: it waits for its model without a place, so that the next is read.
@@ -446,6 +480,7 @@ async fn order_of_two_tenants(models: usize) -> Vec<&'static str> {
     let (door, model) = (door(64, 100), Arc::from("m"));
     let mut held = Vec::new();
     if models > 1 {
+        door.serves(&["m", "other"]);
         held = fill(&door, &model).await;
     } else {
         while held.len() < 64 {
@@ -460,7 +495,7 @@ async fn order_of_two_tenants(models: usize) -> Vec<&'static str> {
     let (door, model) = (&door, &model);
     let serve = async |tenant: &'static str, length: Option<u64>| {
         let head = door.admission.ask(None, &headers(tenant), length, None);
-        let admitted = door.admission.admit(None, &head, models).await;
+        let admitted = door.admission.admit(None, &head).await;
         let mut permit = admitted.expect("room").permit;
         let ask = head.holding(BYTES);
         let entered = door.admission.enter(&mut permit, None, model, &ask).await;
@@ -507,6 +542,7 @@ async fn what_a_head_hides_of_a_body_is_charged_once_it_is_read() {
 async fn bodies_that_wait_for_one_model_leave_bytes_for_others() {
     let door = door_with(8, 100, 1_000);
     let (large, small): (Arc<str>, Arc<str>) = ("large".into(), "small".into());
+    door.serves(&["large", "small"]);
     let _held = fill(&door, &large).await;
     let mut waiting = Vec::new();
     for _ in 0..2 {

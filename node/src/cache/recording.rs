@@ -1,6 +1,7 @@
 //! An answer that is taken down while it passes, to be kept if it turns out whole.
 //!
-//! A piece that passes costs a reference to it, not a copy; the copy is made once, when the answer is kept.
+//! A large piece that passes costs a reference to it; a small one is copied, for it is a slice of a read buffer that it
+//! would keep alive, and that nobody counts. The answer is put together once, when it is kept.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,6 +15,9 @@ use super::key::CacheKey;
 
 /// What a piece costs besides its bytes.
 const PIECE_BYTES: u64 = 32;
+
+/// A shorter piece is copied. The buffers of reads are at most some times as long.
+const SHARED_FROM_BYTES: usize = 16 * 1024;
 
 /// What became of an answer that might have been kept, as a metric label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +109,10 @@ impl Recording {
         } else if taken > self.cache.config.look().bytes.0 {
             Fate::NoRoom
         } else {
-            self.pieces.push(piece.clone());
+            self.pieces.push(match piece.len() < SHARED_FROM_BYTES {
+                true => Bytes::copy_from_slice(piece),
+                false => piece.clone(),
+            });
             return;
         };
         self.cache.outdate(&self.key);

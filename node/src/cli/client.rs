@@ -9,6 +9,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::failure::Failure;
+use crate::admin::BODY_BYTES_MAX;
 use crate::shown::field;
 use crate::tls::read_certificates;
 
@@ -94,6 +95,12 @@ impl AdminClient {
         let http = match (url.scheme(), &ca.admin_ca) {
             ("https", Some(file)) => http_client_with_ca(file)?,
             ("https", None) => http_client_with_roots()?,
+            (_, Some(_)) => {
+                let what = format!(
+                    "--ca (GRAPEVINE_ADMIN_CA) names an authority, and {url} has no TLS: write https://, or leave it out"
+                );
+                return Err(Failure::Usage(what));
+            }
             _ => http_client()?,
         };
         let client = Self {
@@ -203,6 +210,13 @@ impl AdminClient {
             let what =
                 format!("{segment:?} is no name: it is a dot or two, or has control characters");
             return Err(Failure::Usage(what));
+        }
+        // The replica would refuse it before it is all sent, and close: whether that answer arrives is chance.
+        if body.len() > BODY_BYTES_MAX {
+            return Err(Failure::Refused(format!(
+                "the body has {} bytes, and an admin port takes {BODY_BYTES_MAX} at most",
+                body.len()
+            )));
         }
         if self.would_bare_token {
             return Err(Failure::Unreachable(format!(
@@ -464,6 +478,13 @@ mod tests {
         let refused = with(None).expect("a client").get(&["cluster"]).await;
         let is_told = matches!(&refused, Err(Failure::Unreachable(why)) if why.contains("certificate") && why.contains("--ca"));
         assert!(is_told, "{refused:?}");
+        // Whoever names one believes that nobody reads along.
+        let plain = CaArg {
+            admin_ca: Some(ca.path().to_owned()),
+        };
+        let bare = admin_url(DEFAULT_ADMIN).expect("an address");
+        let bare = AdminClient::trusting(bare, None, &plain).err();
+        assert!(matches!(bare, Some(Failure::Usage(why)) if why.contains("no TLS")));
         let missing = with(Some(Path::new("/no/such/ca.pem"))).err();
         assert!(matches!(missing, Some(Failure::Usage(why)) if why.starts_with("--ca: ")));
     }
@@ -535,6 +556,21 @@ mod tests {
             let failure = client.get(&["quarantine", name]).await.expect_err(name);
             assert!(matches!(failure, Failure::Usage(_)), "{name:?}: {failure}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_no_replica_takes_is_not_sent() {
+        // Nobody needs to be there.
+        let client = client("127.0.0.1:1".parse().expect("an address"), None);
+        let ask = async |bytes| {
+            let call = client.call(Method::POST, &["explain"], &[], vec![b' '; bytes]);
+            call.await.expect_err("nobody is there")
+        };
+        let failure = ask(BODY_BYTES_MAX + 1).await;
+        let is_told = matches!(&failure, Failure::Refused(why) if why.contains("16777217 bytes"));
+        assert!(is_told, "{failure}");
+        let failure = ask(BODY_BYTES_MAX).await;
+        assert!(matches!(failure, Failure::Unreachable(_)), "{failure}");
     }
 
     #[tokio::test]

@@ -132,6 +132,9 @@ fn described(key: &KeyConfig, now: SystemTime) -> String {
     if let Some(rate) = key.requests_per_minute {
         line += &format!(", {rate} requests a minute {scope}");
     }
+    if key.max_requests == Some(0) || key.requests_per_minute == Some(0) {
+        line += ": EVERY REQUEST IS REFUSED";
+    }
     if !key.models.is_empty() {
         line += &format!(", models {}", key.models.join(" "));
     }
@@ -165,6 +168,23 @@ mod tests {
         ] {
             let refused = new(name, tenant).expect_err("refused");
             assert!(matches!(refused, Failure::Usage(_)), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_nothing_is_said_to_refuse_everything() {
+        let hash = secret::hash_of(b"k");
+        for (limit, is_refused) in [
+            ("requests_per_minute = 0", true),
+            ("max_requests = 0", true),
+            ("requests_per_minute = 1", false),
+            ("max_requests = 1", false),
+        ] {
+            let text = format!("[[key]]\nname = \"a\"\nhash = \"{hash}\"\n{limit}");
+            let keys = parse_keys(Path::new("k"), &text).expect("a good entry");
+            let line = described(&keys[0], SystemTime::UNIX_EPOCH);
+            let found = line.ends_with("in the cluster: EVERY REQUEST IS REFUSED");
+            assert_eq!(found, is_refused, "{line}");
         }
     }
 

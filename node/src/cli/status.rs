@@ -64,8 +64,7 @@ pub async fn status(args: StatusArgs) -> Result<(), Failure> {
         return look(&client, &args).await;
     };
     loop {
-        // Home, and everything below it away.
-        print_line("\x1b[H\x1b[2J\x1b[H")?;
+        print_line(before_each(std::io::stdout().is_terminal()))?;
         match look(&client, &args).await {
             Ok(()) | Err(Failure::NotWell) => {}
             // It may come back.
@@ -75,6 +74,15 @@ pub async fn status(args: StatusArgs) -> Result<(), Failure> {
         if !pause(Duration::from_secs(every)).await {
             return Ok(());
         }
+    }
+}
+
+/// What parts one look from the one before: on a terminal it takes its place, elsewhere it stands below it.
+fn before_each(is_terminal: bool) -> &'static str {
+    match is_terminal {
+        // Home, and everything below it away.
+        true => "\x1b[H\x1b[2J\x1b[H",
+        false => "",
     }
 }
 
@@ -219,6 +227,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn only_a_terminal_gets_its_codes() {
+        assert_eq!(before_each(false), "");
+        assert!(before_each(true).contains('\x1b'));
+    }
 
     #[test]
     fn the_last_minute_is_one_line_and_says_what_there_is() {

@@ -220,6 +220,92 @@ fn flags_that_change_nothing_are_taken() {
 }
 
 #[test]
+fn times_are_numbers_or_have_their_unit() {
+    let drain = |written: &str| config(&format!("--drain-secs {written}")).timeouts.drain;
+    for (written, seconds) in [
+        ("90", 90.0),
+        ("1.5", 1.5),
+        ("0", 0.0),
+        ("0.25", 0.25),
+        ("10m", 600.0),
+        ("1s", 1.0),
+        ("500ms", 0.5),
+        ("2h", 7200.0),
+    ] {
+        assert_eq!(
+            drain(written),
+            Duration::from_secs_f64(seconds),
+            "{written}"
+        );
+    }
+    let backoff = config("--retry-initial-backoff-ms 20 --retry-max-backoff-ms 2s").retry;
+    assert_eq!(backoff.initial_backoff, Duration::from_millis(20));
+    assert_eq!(backoff.max_backoff, Duration::from_secs(2));
+    for (flag, unit) in [
+        ("settle-secs", "seconds"),
+        ("retry-max-backoff-ms", "milliseconds"),
+    ] {
+        for written in [
+            "1x",
+            "s",
+            "1ss",
+            "ten",
+            "1.2.3",
+            ".",
+            "99999999999999999999999999",
+        ] {
+            let args = parse(&format!("--{flag} {written}")).expect("a flag of ours");
+            let refused = args
+                .task(std::iter::empty())
+                .expect_err(written)
+                .to_string();
+            let expected = format!(
+                "expected a number of {unit} such as 90, or a duration with its unit such as \"250ms\", \"10s\" or \
+                 \"5min\", found {written:?}"
+            );
+            assert!(refused.starts_with(&format!("--{flag}: ")), "{refused}");
+            assert!(refused.ends_with(&expected), "{refused}");
+        }
+    }
+}
+
+#[test]
+fn flags_of_lists_take_several_values() {
+    for (section, row) in crate::config::rows() {
+        let is_list = (row.default)().is_some_and(|default| default.starts_with('['));
+        if let Some(flag) = row.flag {
+            let kind = flag.kind == crate::config::FlagKind::List;
+            assert_eq!(kind, is_list, "--{} of {section}.{}", flag.name, row.key);
+        }
+    }
+    let words = [
+        "grapevine",
+        "serve",
+        "--open-paths",
+        "GET /version",
+        "POST /v1/a/*",
+    ];
+    let words = words.into_iter().chain(["--open-paths", "GET /b,GET /c"]);
+    let parsed = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
+    let Command::Serve(args) = parsed.command else {
+        panic!("not serve");
+    };
+    let Ok(Task::Run(config, _)) = args.task(std::iter::empty()) else {
+        panic!("not a run");
+    };
+    assert_eq!(config.listen.open_paths.len(), 4);
+}
+
+#[test]
+fn what_a_command_refuses_is_not_in_its_help() {
+    let mut command = Cli::command();
+    let top = command.find_subcommand_mut("top").expect("a command");
+    let help = top.render_long_help().to_string();
+    assert!(help.contains("--admin"), "{help}");
+    assert!(!help.contains("--json"), "{help}");
+}
+
+#[test]
 fn a_command_line_of_smg_is_understood() {
     let config = config(
         "--host 127.0.0.1 --worker-urls http://a:8000 --backend vllm --policy power_of_two --tls-cert-path c \

@@ -25,7 +25,7 @@ Examples:
   grapevine workers drain http://10.0.0.7:8000 --wait   # sessions move; ends when nothing is open there
   grapevine workers drain w1 w2 w3                  # of several, each by its id or its address
   grapevine workers activate http://10.0.0.7:8000   # undoes it
-  grapevine workers remove http://10.0.0.7:8000     # gone everywhere, also after restarts")]
+  grapevine workers remove http://10.0.0.7:8000     # gone everywhere, for as long as any replica lives")]
 pub struct WorkersArgs {
     #[command(subcommand)]
     action: Action,
@@ -59,6 +59,9 @@ enum Action {
         admin: AdminArgs,
     },
     /// Removes a worker from every replica; only adding it again brings it back.
+    ///
+    /// Replicas that start learn it from those that live. Nothing is on a disk: where all of them end at once, a worker of
+    /// the configuration, or one that a source sees, is back.
     Remove {
         /// Id or address of the worker.
         worker: String,

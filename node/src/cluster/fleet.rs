@@ -11,6 +11,7 @@ use grapevine_placement::{
 
 use super::pairing::{Mate, Pairing};
 use super::pool::{Halves, Pool, PoolMember};
+use super::served::ServedModels;
 use crate::api::cards::Merged;
 use crate::upstream::Worker;
 
@@ -27,6 +28,7 @@ fn name_of_half(model: &str, role: &str) -> Arc<str> {
 pub struct Fleet {
     /// Those that requests find, sorted by model.
     pools: Vec<Arc<Pool>>,
+    served: Arc<ServedModels>,
     whole: Arc<Pool>,
     /// Every worker that only computes prompts.
     prefill_only: Arc<Pool>,
@@ -50,7 +52,12 @@ impl Fleet {
         &self.pools
     }
 
-    /// The same, and the pools of their halves.
+    /// The models of these pools. The same as before a change of the fleet that added and removed none.
+    pub fn served(&self) -> &Arc<ServedModels> {
+        &self.served
+    }
+
+    /// The same pools, and those of their halves.
     pub fn all_pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
         self.pools.iter().flat_map(|pool| {
             let halves = pool
@@ -216,21 +223,21 @@ pub(super) fn assemble(
     let now = || registrations.values().filter(|r| !r.warming);
     let can_answer = now().filter(|r| r.role != Role::Prefill);
     let computes_only = now().filter(|r| r.role == Role::Prefill);
-    let pool = |named: Named<'_>, members: Vec<&Registration>, known: &[&Arc<Ring>]| {
-        Arc::new(pool_of(settings, named, &members, known))
+    let pool = |named: Named<'_>, members: Vec<&Registration>, former: Option<&Arc<Pool>>| {
+        let former = former.map(|pool| &**pool);
+        Arc::new(pool_of(settings, named, &members, former, &[]))
     };
-    let before = former.map(|fleet| &fleet.whole.ring);
-    let whole = pool(Named::whole(), can_answer.collect(), before.as_slice());
-    let before = former.map(|fleet| &fleet.prefill_only.ring);
-    let prefill_only = pool(Named::whole(), computes_only.collect(), before.as_slice());
+    let before = former.map(|fleet| &fleet.whole);
+    let whole = pool(Named::whole(), can_answer.collect(), before);
+    let before = former.map(|fleet| &fleet.prefill_only);
+    let prefill_only = pool(Named::whole(), computes_only.collect(), before);
     let (mut pools, mut prospective) = (Vec::new(), Vec::new());
     for (model, members) in by_model {
         let joining = members.iter().any(|r| r.warming && r.role == Role::Any);
         if joining {
             let before = former.and_then(|fleet| prospective_of(fleet, model));
-            let known: Vec<_> = before.iter().map(|pool| &pool.ring).collect();
             let whole_ones = members.iter().copied().filter(|r| r.role == Role::Any);
-            prospective.push(pool(Named::of(model), whole_ones.collect(), &known));
+            prospective.push(pool(Named::of(model), whole_ones.collect(), before));
         }
         let now = members.into_iter().filter(|r| !r.warming);
         let before = former.and_then(|fleet| fleet.pool(model));
@@ -243,6 +250,12 @@ pub(super) fn assemble(
             &whole,
         ));
     }
+    let served: ServedModels = pools.iter().map(|pool: &Arc<Pool>| pool.label()).collect();
+    let before = former.map(|fleet| &fleet.served);
+    let served = match before.filter(|before| ***before == served) {
+        Some(same) => Arc::clone(same),
+        None => Arc::new(served),
+    };
     let all = pools.iter().flat_map(|pool: &Arc<Pool>| {
         let halves = pool.halves.iter().flat_map(|h| [&h.prefill, &h.decode]);
         std::iter::once(pool).chain(halves)
@@ -253,6 +266,7 @@ pub(super) fn assemble(
     Fleet {
         digest: total_digest(&digests, &urls, &settings.canonical_bytes()),
         pools,
+        served,
         whole,
         prefill_only,
         models_unknown: now().filter(|r| r.models.is_empty()).count(),
@@ -281,16 +295,8 @@ fn pool_for_requests(
     };
     let (any, prefill, decode) = (of(Role::Any), of(Role::Prefill), of(Role::Decode));
     // Most clusters serve one model, on all workers.
-    let known = |former: Option<&Pool>| -> Vec<Arc<Ring>> {
-        let former = former.map(|pool| Arc::clone(&pool.ring));
-        former
-            .into_iter()
-            .chain([Arc::clone(&whole.ring)])
-            .collect()
-    };
     let pool = |named: Named<'_>, members: &[&Registration], former: Option<&Pool>| {
-        let known = known(former);
-        pool_of(settings, named, members, &known.iter().collect::<Vec<_>>())
+        pool_of(settings, named, members, former, &[&whole.ring])
     };
     let half = |role: Role, members: &[&Registration], former: Option<&Arc<Pool>>| {
         let former = former.map(|pool| &**pool);
@@ -362,10 +368,12 @@ impl<'a> Named<'a> {
     }
 }
 
+/// `former`: the same pool before; `known`: further rings that may be the same.
 fn pool_of(
     settings: &ClusterSettings,
     named: Named<'_>,
     registrations: &[&Registration],
+    former: Option<&Pool>,
     known: &[&Arc<Ring>],
 ) -> Pool {
     let members = registrations.iter().map(|registration| Member {
@@ -373,7 +381,12 @@ fn pool_of(
         weight: Weight::from_thousandths(registration.weight)
             .expect("the registry holds checked weights"),
     });
-    let ring = ring_of(settings.ring, members, known);
+    let known: Vec<_> = former
+        .iter()
+        .map(|pool| &pool.ring)
+        .chain(known.iter().copied())
+        .collect();
+    let ring = ring_of(settings.ring, members, &known);
     Pool {
         model: named.model.into(),
         name: named.name,
@@ -385,6 +398,9 @@ fn pool_of(
         ring,
         members: registrations.iter().map(|r| r.member()).collect(),
         slots: registrations.iter().map(|r| r.slot).collect(),
+        turns: former
+            .map(|pool| Arc::clone(&pool.turns))
+            .unwrap_or_default(),
         card: Mutex::default(),
     }
 }
@@ -449,7 +465,7 @@ pub(crate) fn pool_for_tests(settings: &ClusterSettings, ids: &[&str]) -> Pool {
         })
         .collect();
     let registrations: Vec<&Registration> = registrations.iter().collect();
-    pool_of(settings, Named::of("m"), &registrations, &[])
+    pool_of(settings, Named::of("m"), &registrations, None, &[])
 }
 
 #[cfg(test)]

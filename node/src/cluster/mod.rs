@@ -13,16 +13,20 @@ pub mod metrics;
 mod pairing;
 mod peer_state;
 mod pool;
+#[cfg(test)]
+mod pool_tests;
 mod prospective_ring;
 pub mod quarantine;
 mod rates;
+mod served;
+mod standing;
 #[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
@@ -56,11 +60,13 @@ pub use self::pairing::{Mate, Pairing, Pairs};
 pub use self::peer_state::{OwnUse, PeerStateTask, Sightings};
 pub use self::pool::{Halves, Pool, PoolMember};
 use self::rates::Rates;
+pub use self::served::ServedModels;
+use self::standing::{is_at_cap, standing, without_a_place};
 use crate::config::{BreakerConfig, HealthConfig};
 use crate::kv_events::Caches;
 use crate::live::Live;
 use crate::upstream::address::Address;
-use crate::upstream::health::{Health, Look};
+use crate::upstream::health::Health;
 use crate::upstream::{About, Connector, UpstreamMetrics, Worker};
 
 thread_local! {
@@ -112,7 +118,6 @@ pub struct Cluster {
     cache_view: CacheView,
     rates: Rates,
     samples: Arc<Samples>,
-    requests: AtomicU64,
     /// The view of which the fleet was made.
     followed: watch::Sender<Option<Arc<Registered>>>,
     liveness: Liveness,
@@ -139,7 +144,6 @@ impl Cluster {
             agent: Arc::clone(agent),
             metrics,
             samples,
-            requests: AtomicU64::new(0),
             followed: watch::Sender::new(None),
             liveness: Liveness::new(agent.replica().clone()),
         }
@@ -207,6 +211,7 @@ impl Cluster {
         let staying = old.workers().filter(stays);
         let mut with_series = staying.filter(|worker| worker.has_series()).count();
         let mut registrations: BTreeMap<&str, Registration> = BTreeMap::new();
+        let mut has_new = false;
         for registered in view
             .workers()
             .iter()
@@ -216,6 +221,7 @@ impl Cluster {
             let before = old_workers.get(id).copied();
             let worker = self.worker_of(registered, before, &mut with_series);
             if let Some(worker) = worker {
+                has_new |= before.is_none_or(|before| !Arc::ptr_eq(before, &worker));
                 registrations.insert(id, self.registration(registered, worker));
             }
         }
@@ -228,6 +234,9 @@ impl Cluster {
             registrations,
             Some(&old),
         );
+        if has_new {
+            self.rates.give(&fleet, &self.cache_view.peer_states());
+        }
         self.metrics.fleets.inc();
         self.metrics.workers.set(fleet.workers().count() as i64);
         self.metrics.ring_digest.set(i64::from(fleet.digest().0));
@@ -372,28 +381,50 @@ impl Cluster {
         Worker::new(id, address, connector, load, idle_max, health, has_series)
     }
 
-    /// Chooses a worker for an attempt; `tried` are the indices of earlier ones.
+    /// Chooses a worker for an attempt; `tried` are the indices of earlier ones, `strangers` those of workers that the
+    /// request is not for. The first attempt counts for heat, whoever else may not have it.
     ///
     /// # Errors
     /// No worker is left that may take it.
-    pub fn place(&self, pool: &Arc<Pool>, key: &Key, tried: &[usize]) -> Result<Placed, NoWorker> {
-        self.place_seen(pool, key, tried, |_| {})
+    pub fn place(
+        &self,
+        pool: &Arc<Pool>,
+        key: &Key,
+        tried: &[usize],
+        strangers: &[usize],
+    ) -> Result<Placed, NoWorker> {
+        let asks = Asks {
+            is_first: tried.is_empty() && pool.is_first(),
+            takes_turn: takes_turns(pool, key),
+        };
+        match strangers {
+            [] => self.place_seen(pool, key, tried, asks, |_| {}),
+            _ => {
+                let passed_over = [tried, strangers].concat();
+                self.place_seen(pool, key, &passed_over, asks, |_| {})
+            }
+        }
     }
 
-    /// The same; `see` may change what is seen of workers.
+    /// The same but for all these; `see` may change what is seen of workers.
     fn place_seen(
         &self,
         pool: &Arc<Pool>,
         key: &Key,
         tried: &[usize],
+        asks: Asks,
         see: impl FnOnce(&mut [Candidate]),
     ) -> Result<Placed, NoWorker> {
+        let Asks {
+            is_first,
+            takes_turn,
+        } = asks;
         let draw = match pool.policy.policy {
-            Policy::RoundRobin | Policy::Sticky => self.requests.fetch_add(1, Ordering::Relaxed),
             Policy::Random | Policy::PowerOfTwo => rand::rng().random(),
+            _ if takes_turn => pool.turns.take(),
             _ => 0,
         };
-        let (decision, sample) = CANDIDATES.with_borrow_mut(|candidates| {
+        let chosen = CANDIDATES.with_borrow_mut(|candidates| {
             self.candidates(pool, key, candidates, LoadAt::Now);
             see(candidates);
             let hot = self.cache_view.hot();
@@ -402,21 +433,22 @@ impl Cluster {
                 hot: &hot,
             };
             let decision = decide(&pool.policy, view, key, candidates, tried, draw)?;
-            let first = tried.is_empty();
-            let sample = first.then(|| self.sample(pool, view, key, candidates));
+            // A peer is asked about all workers.
+            let is_of_all = tried.is_empty();
+            let sample = is_of_all.then(|| self.sample(pool, view, key, candidates));
             Ok((decision, sample.flatten()))
+        });
+        let (decision, sample) = chosen.inspect_err(|_| {
+            if takes_turn {
+                pool.turns.give_back();
+            }
         })?;
         if let Some(sample) = sample {
             self.samples.offer(sample);
         }
         Ok(Placed {
             worker: Arc::clone(&pool.members[decision.worker].worker),
-            recorded: self.cache_view.record(
-                pool,
-                key,
-                &decision,
-                tried.is_empty() && pool.is_first(),
-            ),
+            recorded: self.cache_view.record(pool, key, &decision, is_first),
             decision,
         })
     }
@@ -433,7 +465,8 @@ impl Cluster {
                 ring: &pool.ring,
                 hot: &hot,
             };
-            decide(&pool.policy, view, key, candidates, tried, 0)
+            let draw = pool.turns.next();
+            decide(&pool.policy, view, key, candidates, tried, draw)
         })
     }
 
@@ -460,7 +493,9 @@ impl Cluster {
         let others: Vec<usize> = (0..pool.members.len())
             .filter(|index| *index != at)
             .collect();
-        let placed = self.place_seen(pool, key, &others, |candidates| {
+        // Nobody else could have it: it shares its prefix with no other worker, and takes no turn from requests that may
+        // go anywhere.
+        let placed = self.place_seen(pool, key, &others, Asks::default(), |candidates| {
             if !computes {
                 candidates[at] = without_a_place(&pool.members[at]);
             }
@@ -480,7 +515,7 @@ impl Cluster {
     pub fn explain(&self, pool: &Pool, key: &Key, with_load: bool, but: &[usize]) -> Explanation {
         let draw = match pool.policy.policy {
             Policy::Random | Policy::PowerOfTwo => rand::rng().random(),
-            _ => self.requests.load(Ordering::Relaxed),
+            _ => pool.turns.next(),
         };
         CANDIDATES.with_borrow_mut(|candidates| {
             let load = if with_load {
@@ -574,6 +609,23 @@ impl Cluster {
     }
 }
 
+/// What a request does to those after it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Asks {
+    /// It counts for heat.
+    is_first: bool,
+    takes_turn: bool,
+}
+
+/// Whether a request takes its turn in a pool: one with a session goes where the session is.
+fn takes_turns(pool: &Pool, key: &Key) -> bool {
+    match pool.policy.policy {
+        Policy::RoundRobin => true,
+        Policy::Sticky => key.session().is_none(),
+        _ => false,
+    }
+}
+
 /// Data-parallel ranks of a worker's engine. What it reports is its label; until then, and for engines that report
 /// nothing, its description counts.
 fn ranks_of(registered: &RegisteredWorker) -> Option<u32> {
@@ -585,45 +637,4 @@ fn ranks_of(registered: &RegisteredWorker) -> Option<u32> {
 /// Whether this release knows what a worker is there for.
 fn has_known_role(registered: &RegisteredWorker) -> bool {
     !matches!(registered.spec.role(), Role::Later(_))
-}
-
-/// A worker as a request sees it that is about what it holds, and for which its engine computes nothing.
-fn without_a_place(member: &PoolMember) -> Candidate {
-    let (worker, look) = (&member.worker, member.look());
-    let at_cap = worker.pause().is_some();
-    Candidate {
-        standing: standing(worker, look, at_cap),
-        at_cap,
-        ..Candidate::default()
-    }
-}
-
-/// How a worker stands that is not drained.
-fn standing(worker: &Worker, look: Look, at_cap: bool) -> Standing {
-    if !look.is_usable {
-        bad_standing(worker, look)
-    } else if at_cap {
-        Standing::Full
-    } else if look.is_doubted {
-        Standing::Doubted
-    } else {
-        Standing::Usable
-    }
-}
-
-/// How a worker stands that is not to be used.
-fn bad_standing(worker: &Worker, look: Look) -> Standing {
-    if look.is_unreachable || worker.refuses() {
-        Standing::Unreachable
-    } else if look.is_resting {
-        Standing::Resting
-    } else {
-        Standing::Unhealthy
-    }
-}
-
-/// Whether nothing more may be sent there: its own limit, or what it asked for.
-fn is_at_cap(member: &PoolMember, requests: f64) -> bool {
-    let is_full = |max| requests >= f64::from(max);
-    member.max_in_flight.is_some_and(is_full) || member.glance.pause().is_some()
 }

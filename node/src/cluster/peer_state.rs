@@ -2,7 +2,7 @@
 //!
 //! Only what was found out here is sent, so no replica gets an own claim back. What others claim lowers a worker's rank
 //! here, it never takes a worker away; a replica that calls more than half of a pool bad is not believed about that
-//! pool.
+//! pool, unless the pool is one worker alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -224,6 +224,8 @@ mod tests {
 
     use super::super::tests::{MODEL, WORKERS, house};
     use super::*;
+    use crate::alone::{Alone, worker, worker_with};
+    use crate::config::KvEventsConfig;
 
     /// What a replica claims of the first workers, in order.
     fn says(replica: &str, claims: &[WireClaim]) -> ReceivedState {
@@ -268,6 +270,21 @@ mod tests {
             };
             assert_eq!((of("r2"), of("r3")), (expected, 0), "{claims:?}");
         }
+    }
+
+    /// It may be one of many that serve another model.
+    #[test]
+    fn who_calls_the_only_worker_of_a_pool_bad_is_believed() {
+        let mut workers: Vec<_> = (0..WORKERS).map(|number| worker(number, MODEL)).collect();
+        workers[0] = worker_with("w0", MODEL, |raw| raw.models.push("alone".to_owned()));
+        let house = Alone::new("r1", workers, &KvEventsConfig::default(), WORKERS);
+        let fleet = house.cluster.fleet();
+        assert_eq!(fleet.pool("alone").expect("served").members().len(), 1);
+        let of_one = PeerStates::from_iter([says("r2", &[WireClaim::Stalled])]);
+        assert!(unbelieved(&fleet, &of_one).is_empty());
+        let of_most = PeerStates::from_iter([says("r2", &[WireClaim::Stalled; 3])]);
+        let replica: ReplicaId = "r2".parse().expect("an id");
+        assert_eq!(unbelieved(&fleet, &of_most)[&replica].len(), 3);
     }
 
     #[test]

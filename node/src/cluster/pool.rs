@@ -1,6 +1,6 @@
 //! A pool: workers of one model that take the same part of a request, and their ring.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use grapevine_gossip::load::LoadCell;
@@ -46,6 +46,28 @@ impl PoolMember {
     }
 }
 
+/// Whose turn it is where workers are taken one after the other. Each pool counts for itself: two that a request
+/// looks in one after the other would else get every second turn each, and so the same workers always.
+#[derive(Debug, Default)]
+pub(super) struct Turns(AtomicU64);
+
+impl Turns {
+    /// The next turn, for the one that asks.
+    pub(super) fn take(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Nobody was found: the next one that asks has this turn.
+    pub(super) fn give_back(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The next turn, which stays the next one.
+    pub(super) fn next(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// The workers of one model that take the same part of a request, and their ring.
 #[derive(Debug)]
 pub struct Pool {
@@ -64,6 +86,8 @@ pub struct Pool {
     pub(super) members: Vec<PoolMember>,
     /// Row of each worker in the prefix index, in the same order.
     pub(super) slots: Slots,
+    /// Shared with the pool before a change of the workers.
+    pub(super) turns: Arc<Turns>,
     /// What its workers report about the model, once a client has asked.
     pub(super) card: Mutex<Option<Arc<Merged>>>,
 }

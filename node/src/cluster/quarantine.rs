@@ -2,18 +2,20 @@
 //!
 //! A mark is the length of a body and a hash of its path and bytes; the replica that made it sends it to the others, no
 //! replica passes on what another sent, and it is forgotten after `retry.quarantine`. Of each sender the latest
-//! [`OF_ONE_SENDER_MAX`] are held, so that one that makes them up does not crowd out those of others. Without marks a
-//! request costs one atomic load here, with marks a comparison of lengths; only a body as long as a marked one is
-//! hashed.
+//! [`OF_ONE_SENDER_MAX`] marks are held, so that one that makes them up does not crowd out those of others. Without marks a
+//! request costs one atomic load before each attempt, with marks a comparison of lengths; only a body as long as a marked
+//! one is hashed, once.
 //!
 //! An innocent request may be marked, so an operator can lift a mark. That is an entry of its own among the marks,
 //! sent like them by the replica that was asked, and lasts as long: the mark of a body without bytes, which is never
 //! made otherwise. It holds against all older marks with its hash, also those of a replica that has not received it.
+//! Whoever is asked lifts marks of all replicas, so the share of one sender is not for its lifts: they have as many
+//! places as all marks, beside them.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use crate::live::Live;
@@ -36,6 +38,17 @@ const LIFTED: u64 = 0;
 /// What is known of one body.
 type BodyId = (u64, [u8; 16]);
 
+/// What one request's body is known by. It is asked for before each attempt, and a body may be long: its hash is made
+/// when it is first wanted, and kept.
+#[derive(Debug, Default)]
+pub struct KnownBy(OnceLock<BodyId>);
+
+impl KnownBy {
+    fn id(&self, path: &str, body: &[u8]) -> BodyId {
+        *self.0.get_or_init(|| id_of(path, body))
+    }
+}
+
 /// A mark, or an entry that lifts older ones with its hash.
 #[derive(Debug)]
 struct QuarantineEntry {
@@ -52,7 +65,7 @@ impl QuarantineEntry {
     }
 }
 
-/// All entries that hold, the oldest first.
+/// All entries that hold, the oldest first: at most [`QUARANTINE_MAX`] marks, and as many that lift some.
 #[derive(Debug, Default)]
 struct QuarantineEntries(Vec<QuarantineEntry>);
 
@@ -61,18 +74,19 @@ impl QuarantineEntries {
         self.0.iter()
     }
 
-    /// Takes it over in place of an earlier one about the same. Gives whether the oldest had to go for it; none if
-    /// there is no room for one as old as this.
+    /// Takes it over in place of an earlier one about the same. Gives whether the oldest of its kind had to go for it;
+    /// none if there is no room for one as old as this.
     fn add(&mut self, entry: QuarantineEntry) -> Option<bool> {
         self.0.retain(|known| known.id != entry.id);
-        let is_full = self.0.len() >= QUARANTINE_MAX;
+        let is_alike = |known: &QuarantineEntry| known.is_mark() == entry.is_mark();
+        let is_full = self.iter().filter(|known| is_alike(known)).count() >= QUARANTINE_MAX;
         if is_full {
+            let oldest = self.0.iter().position(is_alike)?;
             // Else what is sent again and again would push out, and be pushed out, each time.
-            let oldest = self.0.first()?;
-            if entry.since <= oldest.since {
+            if entry.since <= self.0[oldest].since {
                 return None;
             }
-            self.0.remove(0);
+            self.0.remove(oldest);
         }
         let at = self.0.partition_point(|known| known.since <= entry.since);
         self.0.insert(at, entry);
@@ -99,9 +113,10 @@ impl QuarantineEntries {
         })
     }
 
-    /// Forgets the oldest of one sender, until there is a place for another; how many.
+    /// Forgets the oldest marks of one sender, until there is a place for another; how many.
     fn make_room_for(&mut self, sender: &ReplicaId) -> u64 {
-        let is_of_it = |entry: &QuarantineEntry| entry.sender.as_ref() == Some(sender);
+        let is_of_it =
+            |entry: &QuarantineEntry| entry.is_mark() && entry.sender.as_ref() == Some(sender);
         let held = self.iter().filter(|entry| is_of_it(entry)).count();
         let mut too_many = (held + 1).saturating_sub(OF_ONE_SENDER_MAX);
         let gone = too_many as u64;
@@ -135,6 +150,8 @@ pub struct Quarantine {
     entries: Mutex<QuarantineEntries>,
     /// How many entries there are.
     count: AtomicUsize,
+    /// How many of them are marks.
+    marks: AtomicUsize,
 }
 
 impl Quarantine {
@@ -144,6 +161,7 @@ impl Quarantine {
             keep,
             entries: Mutex::default(),
             count: AtomicUsize::new(0),
+            marks: AtomicUsize::new(0),
         }
     }
 
@@ -151,9 +169,9 @@ impl Quarantine {
         **self.keep.look()
     }
 
-    /// For how much longer this body is refused; `None` if it is not.
-    pub fn holds(&self, path: &str, body: &[u8]) -> Option<Duration> {
-        if self.count.load(Ordering::Relaxed) == 0 {
+    /// For how much longer this body is refused; `None` if it is not. `known`: always the same for the same body.
+    pub fn holds(&self, path: &str, body: &[u8], known: &KnownBy) -> Option<Duration> {
+        if self.marks.load(Ordering::Relaxed) == 0 {
             return None;
         }
         let length = body.len() as u64;
@@ -163,7 +181,7 @@ impl Quarantine {
         self.with(|entries| entries.iter().any(|entry| entry.id.0 == length))
             .then_some(())?;
         // Not under the lock: a body may be long.
-        let id = id_of(path, body);
+        let id = known.id(path, body);
         self.with(|entries| {
             let mark = entries.iter().find(|entry| entry.id == id)?;
             Some(self.keep().saturating_sub(mark.since.elapsed()))
@@ -171,11 +189,12 @@ impl Quarantine {
     }
 
     /// Marks a body. Gives its hash for the log, and whether a mark had to go for it; none where nothing is marked.
-    pub fn mark(&self, path: &str, body: &[u8]) -> Option<(String, bool)> {
+    /// `known` as in [`Self::holds`].
+    pub fn mark(&self, path: &str, body: &[u8], known: &KnownBy) -> Option<(String, bool)> {
         if self.keep().is_zero() || body.is_empty() {
             return None;
         }
-        let id = id_of(path, body);
+        let id = known.id(path, body);
         let displaced = self.with(|entries| {
             // It does it again: what was lifted counts no more.
             entries.0.retain(|known| known.id != (LIFTED, id.1));
@@ -207,7 +226,7 @@ impl Quarantine {
             let is_meant = |found: &[u8; 16]| hash.is_none_or(|hash| hex(*found) == hash);
             let chosen: Vec<[u8; 16]> = hashes.filter(is_meant).collect();
             for hash in &chosen {
-                // It takes the place of the mark, so there is always room.
+                // It is the latest, so there is always room.
                 entries.lift(*hash, Instant::now(), None);
             }
             chosen.len()
@@ -231,8 +250,8 @@ impl Quarantine {
         self.with(|entries| entries.iter().filter_map(to_send).collect())
     }
 
-    /// Takes over the latest of what another replica sends. Gives how many of these marks are new here, and how many
-    /// had to go for them.
+    /// Takes over the latest marks that another replica sends, and what it lifts. Gives how many of these marks are new
+    /// here, and how many had to go for them.
     pub fn receive(&self, sender: &ReplicaId, received: &[Quarantined]) -> (u64, u64) {
         if received.is_empty() {
             return (0, 0);
@@ -242,20 +261,34 @@ impl Quarantine {
         let mut fresh: Vec<&Quarantined> = fresh.collect();
         fresh.sort_by_key(|entry| Reverse(entry.age));
         // More than are held of it would take turns.
-        let too_old = fresh.len().saturating_sub(OF_ONE_SENDER_MAX);
+        let is_mark = |entry: &&Quarantined| entry.length != LIFTED;
+        let marks = fresh.iter().filter(|entry| is_mark(entry)).count();
+        let mut too_old = marks.saturating_sub(OF_ONE_SENDER_MAX);
+        fresh.retain(|entry| {
+            let goes = too_old > 0 && is_mark(entry);
+            too_old -= usize::from(goes);
+            !goes
+        });
         self.with(|entries| {
             let (mut new, mut gone) = (0, 0);
-            for entry in fresh.into_iter().skip(too_old) {
+            for entry in fresh {
                 let id = (entry.length, entry.hash);
                 let since = now.checked_sub(entry.age).unwrap_or(now);
                 if entries.covers(id, since) {
                     continue;
                 }
+                let from = Some(sender.clone());
+                if !is_mark(&entry) {
+                    entries.lift(entry.hash, since, from);
+                    continue;
+                }
                 gone += entries.make_room_for(sender);
-                let sender = Some(sender.clone());
-                if entry.length == LIFTED {
-                    entries.lift(entry.hash, since, sender);
-                } else if let Some(displaced) = entries.add(QuarantineEntry { id, since, sender }) {
+                let mark = QuarantineEntry {
+                    id,
+                    since,
+                    sender: from,
+                };
+                if let Some(displaced) = entries.add(mark) {
                     new += 1;
                     gone += u64::from(displaced);
                 }
@@ -266,7 +299,7 @@ impl Quarantine {
 
     /// Marks that hold now.
     pub fn count(&self) -> usize {
-        if self.count.load(Ordering::Relaxed) == 0 {
+        if self.marks.load(Ordering::Relaxed) == 0 {
             return 0;
         }
         self.with(|entries| entries.iter().filter(|entry| entry.is_mark()).count())
@@ -279,11 +312,15 @@ impl Quarantine {
             .entries
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        entries
-            .0
-            .retain(|entry| entry.since.elapsed() < self.keep());
+        let (now, keep) = (Instant::now(), self.keep());
+        // They lie in the order of their age.
+        let ended = |entry: &QuarantineEntry| now.saturating_duration_since(entry.since) >= keep;
+        let expired = entries.0.partition_point(ended);
+        entries.0.drain(..expired);
         let looked = look(&mut entries);
         self.count.store(entries.0.len(), Ordering::Relaxed);
+        let marks = entries.iter().filter(|entry| entry.is_mark()).count();
+        self.marks.store(marks, Ordering::Relaxed);
         looked
     }
 }
@@ -318,6 +355,14 @@ mod tests {
     }
 
     impl Quarantine {
+        fn refuses(&self, path: &str, body: &[u8]) -> Option<Duration> {
+            self.holds(path, body, &KnownBy::default())
+        }
+
+        fn marks(&self, path: &str, body: &[u8]) -> Option<(String, bool)> {
+            self.mark(path, body, &KnownBy::default())
+        }
+
         /// Receives all that another one sends, whose number this is.
         fn receives(&self, number: usize, other: &Quarantine) -> (u64, u64) {
             self.receive(&replica(number), &other.to_send())
@@ -327,25 +372,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_mark_holds_for_its_body_and_its_time() {
         let quarantine = Quarantine::new(KEEP.into());
-        assert_eq!(quarantine.holds("/a", b"deadly"), None);
-        assert!(quarantine.mark("/a", b"deadly").is_some());
-        assert_eq!(quarantine.holds("/a", b"deadly"), Some(KEEP));
-        assert_eq!(quarantine.holds("/b", b"deadly"), None);
-        assert_eq!(quarantine.holds("/a", b"dearly"), None);
+        assert_eq!(quarantine.refuses("/a", b"deadly"), None);
+        assert!(quarantine.marks("/a", b"deadly").is_some());
+        assert_eq!(quarantine.refuses("/a", b"deadly"), Some(KEEP));
+        assert_eq!(quarantine.refuses("/b", b"deadly"), None);
+        assert_eq!(quarantine.refuses("/a", b"dearly"), None);
         tokio::time::advance(KEEP - Duration::from_secs(1)).await;
         assert_eq!(
-            quarantine.holds("/a", b"deadly"),
+            quarantine.refuses("/a", b"deadly"),
             Some(Duration::from_secs(1))
         );
         assert!(quarantine.to_send().is_empty(), "too late to send");
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(quarantine.holds("/a", b"deadly"), None);
+        assert_eq!(quarantine.refuses("/a", b"deadly"), None);
         assert_eq!(quarantine.count(), 0);
         // No question, no mark; and the setting that is off.
-        assert!(quarantine.mark("/a", b"").is_none());
+        assert!(quarantine.marks("/a", b"").is_none());
         assert!(
             Quarantine::new(Duration::ZERO.into())
-                .mark("/a", b"x")
+                .marks("/a", b"x")
                 .is_none()
         );
     }
@@ -353,18 +398,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn marks_are_sent_with_their_age_and_grow_no_younger() {
         let (here, there) = (Quarantine::new(KEEP.into()), Quarantine::new(KEEP.into()));
-        here.mark("/a", b"deadly");
+        here.marks("/a", b"deadly");
         tokio::time::advance(Duration::from_secs(60)).await;
         let sent = here.to_send();
         assert_eq!(there.receive(&replica(1), &sent), (1, 0));
         assert_eq!(there.receive(&replica(1), &sent), (0, 0), "again");
         assert!(there.to_send().is_empty(), "it is another's to send");
         let left = KEEP - Duration::from_secs(60);
-        assert_eq!(there.holds("/a", b"deadly"), Some(left));
+        assert_eq!(there.refuses("/a", b"deadly"), Some(left));
         tokio::time::advance(Duration::from_secs(30)).await;
         assert_eq!(there.receives(1, &here), (0, 0));
         let left = left - Duration::from_secs(30);
-        assert_eq!(there.holds("/a", b"deadly"), Some(left));
+        assert_eq!(there.refuses("/a", b"deadly"), Some(left));
         tokio::time::advance(left).await;
         assert_eq!(
             here.receive(&replica(2), &sent),
@@ -380,14 +425,14 @@ mod tests {
             Quarantine::new(KEEP.into()),
             Quarantine::new(KEEP.into()),
         );
-        here.mark("/a", b"own");
-        honest.mark("/a", b"deadly");
+        here.marks("/a", b"own");
+        honest.marks("/a", b"deadly");
         assert_eq!(here.receives(1, &honest), (1, 0));
         let share = OF_ONE_SENDER_MAX as u64;
         for round in 0..20_usize {
             tokio::time::advance(Duration::from_millis(10)).await;
             for number in 0..OF_ONE_SENDER_MAX {
-                liar.mark("/a", format!("{round} {number}").as_bytes());
+                liar.marks("/a", format!("{round} {number}").as_bytes());
             }
             let gone = if round == 0 { 0 } else { share };
             assert_eq!(here.receives(2, &liar), (share, gone), "{round}");
@@ -395,9 +440,9 @@ mod tests {
             assert_eq!(here.count(), 2 + OF_ONE_SENDER_MAX);
         }
         assert!(liar.to_send().len() > OF_ONE_SENDER_MAX);
-        assert!(here.holds("/a", b"own").is_some() && here.holds("/a", b"deadly").is_some());
-        assert!(here.holds("/a", b"19 0").is_some(), "the latest are held");
-        assert!(here.holds("/a", b"18 0").is_none());
+        assert!(here.refuses("/a", b"own").is_some() && here.refuses("/a", b"deadly").is_some());
+        assert!(here.refuses("/a", b"19 0").is_some(), "the latest are held");
+        assert!(here.refuses("/a", b"18 0").is_none());
     }
 
     #[tokio::test(start_paused = true)]
@@ -407,7 +452,7 @@ mod tests {
         for (number, sender) in senders.iter().enumerate() {
             for mark in 0..OF_ONE_SENDER_MAX {
                 tokio::time::advance(Duration::from_millis(1)).await;
-                sender.mark("/a", format!("{number} {mark}").as_bytes());
+                sender.marks("/a", format!("{number} {mark}").as_bytes());
             }
         }
         let hear = || senders.iter().enumerate().map(|(n, t)| here.receives(n, t));
@@ -419,7 +464,7 @@ mod tests {
             "each as it is heard first"
         );
         assert!(hear().all(|heard| heard == (0, 0)));
-        assert!(here.holds("/a", b"0 0").is_none() && here.holds("/a", b"5 0").is_some());
+        assert!(here.refuses("/a", b"0 0").is_none() && here.refuses("/a", b"5 0").is_some());
     }
 
     #[tokio::test(start_paused = true)]
@@ -427,22 +472,22 @@ mod tests {
         let quarantine = Quarantine::new(KEEP.into());
         for number in 0..QUARANTINE_MAX {
             let (_, gone) = quarantine
-                .mark("/a", &number.to_le_bytes())
+                .marks("/a", &number.to_le_bytes())
                 .expect("marked");
             assert!(!gone);
             tokio::time::advance(Duration::from_millis(1)).await;
         }
-        assert_eq!(quarantine.mark("/a", b"one more").map(|m| m.1), Some(true));
+        assert_eq!(quarantine.marks("/a", b"one more").map(|m| m.1), Some(true));
         assert_eq!(quarantine.count(), QUARANTINE_MAX);
-        assert_eq!(quarantine.holds("/a", &0_usize.to_le_bytes()), None);
-        assert!(quarantine.holds("/a", &1_usize.to_le_bytes()).is_some());
+        assert_eq!(quarantine.refuses("/a", &0_usize.to_le_bytes()), None);
+        assert!(quarantine.refuses("/a", &1_usize.to_le_bytes()).is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_lifted_mark_holds_nowhere_and_comes_back_from_nobody() {
         let (here, there) = (Quarantine::new(KEEP.into()), Quarantine::new(KEEP.into()));
-        let (hash, _) = here.mark("/a", b"innocent").expect("marked");
-        here.mark("/a", b"deadly");
+        let (hash, _) = here.marks("/a", b"innocent").expect("marked");
+        here.marks("/a", b"deadly");
         tokio::time::advance(Duration::from_secs(10)).await;
         let before = here.to_send();
         there.receives(1, &here);
@@ -452,40 +497,78 @@ mod tests {
 
         assert_eq!(here.lift(Some("00")), 0, "nobody has it");
         assert_eq!(here.lift(Some(&hash)), 1);
-        assert_eq!(here.holds("/a", b"innocent"), None);
-        assert!(here.holds("/a", b"deadly").is_some());
+        assert_eq!(here.refuses("/a", b"innocent"), None);
+        assert!(here.refuses("/a", b"deadly").is_some());
         assert_eq!((here.count(), here.list().len()), (1, 1));
         // A entry that was on its way comes late.
         assert_eq!(here.receive(&replica(1), &before), (0, 0));
         assert_eq!(here.count(), 1);
         assert_eq!(there.receives(1, &here), (0, 0));
-        assert_eq!(there.holds("/a", b"innocent"), None);
+        assert_eq!(there.refuses("/a", b"innocent"), None);
         assert_eq!(there.count(), 1);
         // Nor does it come back from one that was away.
         let third = Quarantine::new(KEEP.into());
         third.receives(1, &here);
         third.receive(&replica(1), &before);
-        assert_eq!((third.count(), third.holds("/a", b"innocent")), (1, None));
+        assert_eq!((third.count(), third.refuses("/a", b"innocent")), (1, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_marks_that_one_replica_lifts_are_lifted_on_the_others() {
+        let [asked, maker, other] = [(); 3].map(|()| Quarantine::new(KEEP.into()));
+        for number in 0..50 {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            asked.marks("/a", format!("asked {number}").as_bytes());
+            maker.marks("/a", format!("maker {number}").as_bytes());
+        }
+        asked.receives(2, &maker);
+        maker.receives(1, &asked);
+        let before = maker.to_send();
+        tokio::time::advance(LIFTS_WITHIN * 2).await;
+        assert_eq!(asked.lift(None), 100);
+        assert_eq!(maker.receives(1, &asked), (0, 0));
+        other.receives(1, &asked);
+        other.receive(&replica(2), &before);
+        assert_eq!([&asked, &maker, &other].map(Quarantine::count), [0; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_makes_up_lifts_crowds_out_no_marks() {
+        let [here, liar] = [(); 2].map(|()| Quarantine::new(KEEP.into()));
+        for number in 0..QUARANTINE_MAX {
+            here.marks("/a", &number.to_le_bytes());
+        }
+        for round in 0..2 {
+            tokio::time::advance(LIFTS_WITHIN * 2).await;
+            for number in 0..QUARANTINE_MAX {
+                liar.marks("/a", format!("{round} {number}").as_bytes());
+            }
+            assert_eq!(liar.lift(None), QUARANTINE_MAX);
+            here.receives(1, &liar);
+            assert_eq!(here.count(), QUARANTINE_MAX, "{round}");
+        }
+        let entries = here.with(|entries| entries.0.len());
+        assert_eq!(entries, 2 * QUARANTINE_MAX);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_ends_workers_again_is_marked_again_everywhere() {
         let (here, there) = (Quarantine::new(KEEP.into()), Quarantine::new(KEEP.into()));
-        here.mark("/a", b"deadly");
+        here.marks("/a", b"deadly");
         assert_eq!(here.lift(None), 1);
         there.receives(1, &here);
         tokio::time::advance(LIFTS_WITHIN * 2).await;
-        here.mark("/a", b"deadly");
-        assert!(here.holds("/a", b"deadly").is_some());
+        here.marks("/a", b"deadly");
+        assert!(here.refuses("/a", b"deadly").is_some());
         assert_eq!(there.receives(1, &here), (1, 0));
         // The old entry is sent once more.
         here.receives(2, &there);
-        assert!(here.holds("/a", b"deadly").is_some());
-        assert!(there.holds("/a", b"deadly").is_some());
+        assert!(here.refuses("/a", b"deadly").is_some());
+        assert!(there.refuses("/a", b"deadly").is_some());
         // And lifted again, by the one that only received it.
         tokio::time::advance(LIFTS_WITHIN * 2).await;
         assert_eq!(there.lift(None), 1);
         here.receives(2, &there);
-        assert_eq!(here.holds("/a", b"deadly"), None);
+        assert_eq!(here.refuses("/a", b"deadly"), None);
     }
 }

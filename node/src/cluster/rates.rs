@@ -41,10 +41,25 @@ impl Rates {
             return last.told.clone();
         }
         last.learned = Some(now);
+        last.give(fleet, states);
+        last.told.clone()
+    }
+
+    /// Gives the workers of a new fleet their rates at once. One that has come, or moved, would go by
+    /// [`Rate::TYPICAL`] until the next time that something is learned: beside workers that are known to be faster,
+    /// nothing would be sent there, and what went to others instead would stay with them.
+    pub(super) fn give(&self, fleet: &Fleet, states: &PeerStates) {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.give(fleet, states);
+    }
+}
+
+impl Last {
+    fn give(&self, fleet: &Fleet, states: &PeerStates) {
         let of = |worker: &Worker| {
             let number = number_of(worker);
-            let own = last.told.binary_search_by_key(&number, |pace| pace.worker);
-            let own = own.ok().map(|at| last.told[at].sums);
+            let own = self.told.binary_search_by_key(&number, |pace| pace.worker);
+            let own = own.ok().map(|at| self.told[at].sums);
             // Of a replica that sends what cannot be, nothing counts.
             let all = states
                 .paces_of(number)
@@ -67,11 +82,8 @@ impl Rates {
                 member.worker.glance.set_rate(rate.of_worker(seen));
             }
         }
-        last.told.clone()
     }
-}
 
-impl Last {
     /// Whether there is more to send.
     fn refresh(&mut self, fleet: &Fleet, now: Instant) -> bool {
         let since = self
@@ -120,10 +132,11 @@ const LATE: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use grapevine_gossip::peer_state::ReceivedState;
+    use grapevine_gossip::worker::{RawWorker, WorkerSpec};
 
-    use super::super::tests::{WORKERS, house};
+    use super::super::tests::{MODEL, WORKERS, house};
     use super::*;
-    use crate::alone::Alone;
+    use crate::alone::{Alone, worker};
 
     fn states_of(replica: &str, paces: Vec<Pace>, now: Instant) -> PeerStates {
         let now = now.into_std();
@@ -219,5 +232,25 @@ mod tests {
         });
         learn(&states_of("r2", lies.collect(), now), now + SOON + LATE * 2);
         assert_eq!(rates(&house), before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_moves_goes_by_the_rate_of_its_pool_at_once() {
+        let house = house();
+        answers(&house, 60, 40.0);
+        house.cluster.learn_rates();
+        let before = rates(&house).into_iter().map(f64::from_bits);
+        let slowest = before.fold(0.0, f64::max);
+        assert!(slowest < Rate::TYPICAL.millis() / 5.0);
+        let (id, _) = worker(0, MODEL);
+        let moved = WorkerSpec::new(RawWorker {
+            models: vec![MODEL.to_owned()],
+            ..RawWorker::at("http://elsewhere:8000")
+        });
+        let moved = moved.expect("a worker");
+        house.agent.configure(id, moved).expect("there is room");
+        house.cluster.update(&house.agent.view());
+        let after = rates(&house).into_iter().map(f64::from_bits);
+        assert!(after.fold(0.0, f64::max) <= slowest * 1.01);
     }
 }

@@ -42,7 +42,9 @@ fn key(text: &str, turns: usize) -> Key {
 impl Alone {
     fn place(&self, key: &Key) -> Placed {
         let pool = self.cluster.fleet().pool(MODEL).expect("it is served");
-        self.cluster.place(&pool, key, &[]).expect("all are usable")
+        self.cluster
+            .place(&pool, key, &[], &[])
+            .expect("all are usable")
     }
 
     /// Tokens expected at each worker, in order of the workers, by evidence and credit.

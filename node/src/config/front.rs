@@ -56,7 +56,7 @@ section! {
         ///
         /// Workers get them with the key of `workers.api_key`. A prefix opens no path that steers an engine
         /// (`/sleep`, `/collective_rpc`, `/metrics`, ...); one that is named in full is opened with a warning.
-        open_paths: Vec<OpenPath> = Vec::new(), flag "open-paths" Text, live now;
+        open_paths: Vec<OpenPath> = Vec::new(), flag "open-paths" List, live now;
         /// Codings of request bodies that are inflated: gzip, zstd. Empty: a compressed body is 415.
         ///
         /// `limits.body_bytes` holds for what comes out. Workers get the plain body. Each such body takes time of the

@@ -7,13 +7,14 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
+use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{Origin, Problem, nearest};
 use super::section_values::SectionValues;
-use super::setting::Value;
+use super::setting::{Setting, Value, mismatch};
 use super::table::{Flag, FlagKind, Row, Section};
 use super::{ModelConfig, WorkerConfig, sections};
 
@@ -166,13 +167,18 @@ impl Raw {
                     Origin::Environment(name),
                 ),
                 None => {
+                    // Without what all of them begin with: that says nothing of how near they are.
+                    let key = rest.to_lowercase().replacen("__", ".", 1);
                     let names: Vec<String> = rows()
-                        .map(|(section, row)| variable(section, row.key))
+                        .map(|(section, row)| format!("{section}.{}", row.key))
                         .collect();
-                    let near = nearest(&name, names.iter().map(String::as_str));
-                    let hint = near.map(|near| format!("; did you mean {near}?"));
+                    let near = nearest(&key, names.iter().map(String::as_str));
+                    let near = near.and_then(|near| near.split_once('.'));
+                    let hint = near.map(|(section, key)| {
+                        format!("; did you mean {}?", variable(section, key))
+                    });
                     self.problems.push(Problem {
-                        key: rest.to_lowercase().replacen("__", ".", 1),
+                        key,
                         origin: Origin::Environment(name.clone()),
                         what: format!("no such setting{}", hint.unwrap_or_default()),
                     });
@@ -185,14 +191,20 @@ impl Raw {
     pub(crate) fn add_flag(&mut self, flag: Flag, words: Vec<String>) {
         let known = rows().find(|(_, row)| row.flag.is_some_and(|own| own.name == flag.name));
         let (section, row) = known.expect("flags are made from the rows");
-        let first = |suffix: &str| {
-            let word = words.first().map(String::as_str).unwrap_or_default();
-            Value::Word(format!("{word}{suffix}"))
-        };
+        let word = words.first().map(String::as_str).unwrap_or_default();
         let value = match flag.kind {
-            FlagKind::Text => first(""),
-            FlagKind::Millis => first("ms"),
-            FlagKind::Secs => first("s"),
+            FlagKind::Text => Value::Word(word.to_owned()),
+            FlagKind::Millis | FlagKind::Secs => match with_unit(word, flag.kind) {
+                Ok(duration) => Value::Word(duration),
+                Err(what) => {
+                    self.problems.push(Problem {
+                        origin: Origin::Flag(flag.name),
+                        key: format!("{section}.{}", row.key),
+                        what,
+                    });
+                    return;
+                }
+            },
             FlagKind::On => Value::Bool(true),
             FlagKind::Off => Value::Bool(false),
             FlagKind::List => Value::List(words.into_iter().map(Value::Word).collect()),
@@ -204,6 +216,32 @@ impl Raw {
         let table = self.sections.get_mut(section);
         let table = table.expect("every section has a table");
         table.set(key, value, origin);
+    }
+}
+
+/// The duration that a flag of this kind says: a bare number counts in the unit of the flag's name, as other routers have
+/// it; a duration that has its unit with it means what it says.
+fn with_unit(word: &str, kind: FlagKind) -> Result<String, String> {
+    let (unit, name) = match kind {
+        FlagKind::Millis => ("ms", "milliseconds"),
+        _ => ("s", "seconds"),
+    };
+    let word = word.trim();
+    let is_bare = word
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let duration = match is_bare {
+        true => format!("{word}{unit}"),
+        false => word.to_owned(),
+    };
+    match Duration::parse(&Value::Word(duration.clone())) {
+        Ok(_) => Ok(duration),
+        Err(_) => Err(mismatch(
+            &format!(
+                "a number of {name} such as 90, or a duration with its unit such as \"250ms\", \"10s\" or \"5min\""
+            ),
+            &Value::Word(word.to_owned()),
+        )),
     }
 }
 

@@ -65,9 +65,9 @@ pub(crate) enum FlagKind {
     Text,
     /// Several values, by spaces or commas.
     List,
-    /// A bare number of milliseconds (vllm-router's `-ms` flags).
+    /// A bare number of milliseconds (vllm-router's `-ms` flags), or a duration with its unit.
     Millis,
-    /// A bare number of seconds (vllm-router's `-secs` flags).
+    /// A bare number of seconds (vllm-router's `-secs` flags), or a duration with its unit.
     Secs,
     /// No argument: true.
     On,

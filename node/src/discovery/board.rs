@@ -125,6 +125,11 @@ impl Board {
         self.rows().insert(name.to_owned(), row);
     }
 
+    /// Whether there is a row of this source.
+    pub(super) fn shows(&self, name: &str) -> bool {
+        self.rows().contains_key(name)
+    }
+
     fn rows(&self) -> MutexGuard<'_, BTreeMap<String, Row>> {
         // Rows are replaced whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -2,7 +2,7 @@
 //!
 //! What follows from a picture is decided in the crate `grapevine-discovery`, purely; this is its rim. `follow.rs` runs
 //! the rule for one source, `board.rs` holds what each source shows now, for peers and operators, `sightings.rs`
-//! translates statements for the way to the other replicas. Workers that register themselves are in `leases.rs`: there
+//! translates statements for the way to the other replicas. Workers that register themselves are in `leases`: there
 //! no replica sees all of them, so the one that a worker renews its lease at answers for it; `processes.rs` notices two
 //! processes that renew one lease. `pings` hears those that do so
 //! by ZeroMQ.

@@ -48,7 +48,7 @@ use crate::log_limit::LogLimit;
 use crate::metrics::refusals::RefusalMetrics;
 use crate::proxy::response::ResponseBody;
 use crate::proxy::{ClientLeft, Proxy};
-use crate::seats::{Counts, Seat, SeatLimits, Seats, TrafficMetrics};
+use crate::seats::{Counts, Goodbye, Seat, SeatLimits, Seats, TrafficMetrics};
 use crate::shutdown::{Cutoff, Phase};
 use crate::tls::TlsMetrics;
 
@@ -430,8 +430,10 @@ async fn drive_http1<Io>(
         () = front.phase.draining() => http1::lock(wire).leave(),
         () = seat.progress().told_to_leave() => {
             http1::lock(wire).make_room();
-            if let Some(ended) = Box::pin(seat.goodbye(connection.as_mut())).await {
-                return ended.map(|()| Ended::Closed);
+            match Box::pin(seat.goodbye(connection.as_mut())).await {
+                Goodbye::Ended(ended) => return ended,
+                Goodbye::Idle => return Ok(Ended::Closed),
+                Goodbye::Busy => {}
             }
         }
     }

@@ -1,6 +1,8 @@
 //! What is counted by whichever part meets it: errors of the router's own, and limits.
 
-use super::{Counter, ErrorLabels, Family, LimitLabels, metrics};
+use http::StatusCode;
+
+use super::{Counter, ErrorLabels, Family, LimitLabels, ResultLabels, metrics};
 use crate::api::error::ErrorKind;
 
 /// Limits whose times of being reached are counted. Labels of a metric: stable.
@@ -27,10 +29,16 @@ const LIMITS: [&str; 20] = [
     "write_stall",
 ];
 
+/// A worker's own "not now".
+pub const BUSY: &str = "busy";
+/// Any other error of a worker that says that it failed.
+pub const FAILED: &str = "failed";
+
 metrics! {
     /// Errors and limits.
     pub RefusalMetrics {
         errors: Family<ErrorLabels, Counter>, "errors", "Errors that the router itself answered with";
+        worker_errors: Family<ResultLabels, Counter>, "worker_errors", "Errors of workers that clients got as they were";
         limits_reached: Family<LimitLabels, Counter>, "limits_reached", "Times a limit was reached";
     }
     then RefusalMetrics::begin
@@ -42,6 +50,9 @@ impl RefusalMetrics {
         for code in ErrorKind::ALL.map(ErrorKind::code) {
             drop(self.errors.get_or_create(&ErrorLabels { code }));
         }
+        for result in [BUSY, FAILED] {
+            drop(self.worker_errors.get_or_create(&ResultLabels { result }));
+        }
         for limit in LIMITS {
             drop(self.limits_reached.get_or_create(&LimitLabels { limit }));
         }
@@ -51,6 +62,18 @@ impl RefusalMetrics {
     pub fn own_error(&self, kind: ErrorKind) {
         let code = kind.code();
         self.errors.get_or_create(&ErrorLabels { code }).inc();
+    }
+
+    /// Counts an error of a worker that its client gets. What a client did wrong is none.
+    pub fn worker_error(&self, status: StatusCode) {
+        let result = match status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => BUSY,
+            status if status.is_server_error() => FAILED,
+            _ => return,
+        };
+        self.worker_errors
+            .get_or_create(&ResultLabels { result })
+            .inc();
     }
 
     /// Counts that a limit was reached.

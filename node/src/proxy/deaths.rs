@@ -171,6 +171,8 @@ impl Company {
             return None;
         }
         if deaths.others(&gone, now) >= OTHERS {
+            // It is known why these ended. The others are forgotten in a moment, and then it would look otherwise.
+            self.lock().clear();
             marks.query_of_death("excused");
             return None;
         }
@@ -202,9 +204,11 @@ fn of_one_kind<'a>(workers: impl IntoIterator<Item = &'a Arc<Worker>>) -> usize 
 #[cfg(test)]
 mod tests {
     use grapevine_placement::ClusterSettings;
+    use prometheus_client::registry::Registry;
 
     use super::*;
     use crate::cluster::pool_for_tests;
+    use crate::metrics::ResultLabels;
 
     fn workers() -> Vec<Arc<Worker>> {
         let pool = pool_for_tests(&ClusterSettings::default(), &["a", "b", "c", "d"]);
@@ -214,6 +218,13 @@ mod tests {
 
     fn closed() -> Failure {
         Failure::Closed("reset".into())
+    }
+
+    fn engine_dead() -> Failure {
+        crate::upstream::failure::tests::status(
+            500,
+            r#"{"error":{"message":"EngineCore encountered an issue."}}"#,
+        )
     }
 
     fn count(company: &Company) -> usize {
@@ -243,18 +254,40 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_engine_that_was_dead_before_was_not_ended_by_a_request() {
         let (deaths, workers) = (Deaths::default(), workers());
-        let dead = || {
-            crate::upstream::failure::tests::status(
-                500,
-                r#"{"error":{"message":"EngineCore encountered an issue."}}"#,
-            )
-        };
         let (first, later) = (Company::default(), Company::default());
-        first.failed(&deaths, &workers[0], Instant::now(), &dead());
+        first.failed(&deaths, &workers[0], Instant::now(), &engine_dead());
         assert_eq!(count(&first), 1);
         tokio::time::advance(Duration::from_secs(1)).await;
-        later.failed(&deaths, &workers[0], Instant::now(), &dead());
+        later.failed(&deaths, &workers[0], Instant::now(), &engine_dead());
         assert_eq!(count(&later), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_excused_once_is_not_condemned_later_for_the_same_ends() {
+        let (deaths, company, workers) = (Deaths::default(), Company::default(), workers());
+        let marks = QuarantineMetrics::register(&mut Registry::default());
+        // Its attempts end with a rack.
+        for worker in &workers[..2] {
+            company.failed(&deaths, worker, Instant::now(), &engine_dead());
+        }
+        for worker in &workers[2..] {
+            deaths.saw(worker, Instant::now());
+        }
+        let is_condemned = || async {
+            let condemned = company.is_condemned(&deaths, 2, LOOK, &marks).await;
+            condemned.is_some()
+        };
+        assert!(!is_condemned().await);
+        // Another attempt fails, for whatever reason, when the others are forgotten.
+        tokio::time::advance(TOGETHER + Duration::from_secs(1)).await;
+        assert!(!is_condemned().await);
+        let excused = ResultLabels { result: "excused" };
+        assert_eq!(marks.queries_of_death.get_or_create(&excused).get(), 1);
+        // What it ends from now on counts.
+        for worker in &workers[2..] {
+            company.failed(&deaths, worker, Instant::now(), &engine_dead());
+        }
+        assert!(is_condemned().await);
     }
 
     #[tokio::test(start_paused = true)]

@@ -157,6 +157,7 @@ async fn search(
             loan.spend();
             return Err(Reason::Refused);
         }
+        Err(Exhausted::Quarantined(_)) => return Err(Reason::QueryOfDeath),
         Err(Exhausted::Condemned) => {
             loan.spend();
             return Err(Reason::QueryOfDeath);
@@ -211,13 +212,27 @@ impl ToNext<'_> {
     }
 
     /// Takes the workers of now: the fleet may have changed while it waited.
-    fn look_anew(&mut self, passed_over: &mut Vec<usize>) {
-        let now = pool_now(self.dispatch, self.asked);
-        if let Some(now) = now.filter(|now| !Arc::ptr_eq(now, &self.pool)) {
+    ///
+    /// # Errors
+    /// Nobody serves its model any more.
+    fn look_anew(&mut self, passed_over: &mut Vec<usize>) -> Result<(), NoWorker> {
+        let now = pool_now(self.dispatch, self.asked).ok_or(NoWorker::Empty)?;
+        if !Arc::ptr_eq(&now, &self.pool) {
             // Those that it was on are known by name.
             passed_over.clear();
             self.pool = now;
         }
+        Ok(())
+    }
+
+    fn place_now(&mut self, passed_over: &mut Vec<usize>) -> Result<Placed, NoWorker> {
+        self.look_anew(passed_over)?;
+        self.pass_over_tried(passed_over);
+        let (placed, recorded) = self.asked.choose(self.dispatch, &self.pool, passed_over)?;
+        self.tried.push(placed.worker().id.clone());
+        self.reason = placed.reason();
+        self.recorded = recorded;
+        Ok(placed)
     }
 
     fn take_back(&mut self) {
@@ -236,19 +251,15 @@ impl AttemptPlan for ToNext<'_> {
         let waits_by = admission.ask_again(self.asked.waits_by, self.asked.deadline());
         self.pass_over_tried(passed_over);
         let reach = Reach::new(Arc::clone(&self.pool), passed_over.clone());
-        // The stream has begun: what it waits for now is no queue before its answer.
-        let (placed, _) = with_room(admission, waits_by, reach, || self.place(passed_over)).await;
+        // The stream has begun: what it waits for now is no queue before its answer, and no request is refused by it.
+        let place = || self.place(passed_over);
+        let (placed, _) = with_room(admission, waits_by, None, reach, place).await;
         placed
     }
 
-    fn place(&mut self, passed_over: &mut Vec<usize>) -> Result<Placed, NoWorker> {
-        self.look_anew(passed_over);
-        self.pass_over_tried(passed_over);
-        let (placed, recorded) = self.asked.choose(self.dispatch, &self.pool, passed_over)?;
-        self.tried.push(placed.worker().id.clone());
-        self.reason = placed.reason();
-        self.recorded = recorded;
-        Ok(placed)
+    fn place(&mut self, passed_over: &mut Vec<usize>) -> Result<Placed, Exhausted> {
+        self.asked.is_let_through(self.dispatch)?;
+        self.place_now(passed_over).map_err(Exhausted::Unplaced)
     }
 
     fn is_last_resort(placed: &Placed) -> bool {

@@ -428,8 +428,8 @@ impl Proxy {
         self.check_memory()?;
         let opening = self.opening(&accepted)?;
         let admission = &self.dispatch.admission;
-        let models = self.dispatch.cluster.fleet().pools().len();
-        let admitted = accepted.admit(admission, models, record).await?;
+        admission.serve(self.dispatch.cluster.fleet().served());
+        let admitted = accepted.admit(admission, record).await?;
         let entry = self.entry();
         let mut asked = match opening {
             Some(opening) => {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use grapevine_placement::NoWorker;
+
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 
@@ -46,6 +48,18 @@ pub(super) fn shutting_down() -> ApiError {
         ErrorKind::ShuttingDown,
         "this replica is stopping; send the request again",
     )
+}
+
+/// No worker may take a request; `model`: the one whose workers it may have, empty for any.
+pub(super) fn no_worker(why: NoWorker, model: &str) -> ApiError {
+    let message = match model {
+        "" => why.to_string(),
+        model => format!(
+            "no worker of the model `{}` can be used: {why}",
+            shortened(model)
+        ),
+    };
+    ApiError::new(ErrorKind::NoWorker, message)
 }
 
 /// The same for a model that is not there and for one that the client may not know of.

@@ -105,8 +105,8 @@ impl Reach {
         own.and_then(|own| Some(own.min(pair?)))
     }
 
-    /// The shortest time for which a breaker lets no request pass, where that keeps requests from every worker that
-    /// is left.
+    /// The shortest time for which a breaker lets no request pass, or a worker wants to be left alone, where none that is
+    /// left is usable.
     pub(super) fn shortest_rest(&self) -> Option<Duration> {
         let mut shortest: Option<Duration> = None;
         for member in self.members().filter(|member| !member.draining) {
@@ -114,8 +114,11 @@ impl Reach {
             if look.is_usable {
                 return None;
             }
-            if look.is_resting && !look.is_unreachable {
-                let rest = member.worker.health.shut_for();
+            // One that is unreachable is asked as the last resort, whatever its breaker says, but not while it wants to be
+            // left alone: it may have said so since.
+            let holds = look.is_resting && !look.is_unreachable;
+            let rest = holds.then(|| member.worker.health.shut_for());
+            if let Some(rest) = rest.max(member.worker.pause()) {
                 shortest = Some(shortest.map_or(rest, |before| before.min(rest)));
             }
         }

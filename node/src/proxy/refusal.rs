@@ -13,8 +13,8 @@
 //! Where the reason is that there is no room (a limit of this replica, every worker at its own, a worker's 503), the
 //! status is `admission.no_room_status`.
 //!
-//! 429 and 503 carry `Retry-After`: what the workers that the request may have ask for, the shortest of them, or when
-//! the first open breaker lets a request try where no other worker is left; else 1 s.
+//! 429 and 503 carry `Retry-After`: what the workers that the request may have ask for, the shortest of them. Where none
+//! of these is usable, the time until the first of them may be asked, as open breakers and they themselves say. Else 1 s.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use grapevine_transfer::BadAnswer;
 use http::{HeaderValue, Response, StatusCode, header, response};
 
 use super::outcome::Outcome;
-use super::own_words::{condemned, out_of_time};
+use super::own_words::{condemned, no_worker, out_of_time, quarantined};
 use super::pauses::Reach;
 use super::record::Record;
 use super::response::ResponseBody;
@@ -78,15 +78,14 @@ impl Refusal {
             Exhausted::Failed(failure) => {
                 failure.is_back_pressure() || matches!(failure, Failure::NoSocket(_))
             }
-            Exhausted::Condemned => false,
+            Exhausted::Condemned | Exhausted::Quarantined(_) => false,
         };
         let word = match exhausted {
-            Exhausted::Unplaced(nobody) => {
-                Word::own(ApiError::new(ErrorKind::NoWorker, nobody.to_string()))
-            }
+            Exhausted::Unplaced(nobody) => Word::own(no_worker(nobody, reach.model())),
             Exhausted::TurnedAway(error) => Word::own(error),
             Exhausted::Failed(failure) => word_of(failure),
             Exhausted::Condemned => Word::own(condemned()),
+            Exhausted::Quarantined(left) => Word::own(quarantined(left)),
         };
         Self {
             word,
@@ -264,11 +263,14 @@ mod tests {
             );
             assert_eq!(after, matches!(expected, 429 | 503).then_some(1), "{label}");
         }
-        let (status, own, after) = shown(Refusal::of(Exhausted::Condemned, pool.clone()));
-        assert_eq!(
-            (status.as_u16(), own.as_deref(), after),
-            (422, Some("query_of_death"), None)
-        );
+        let marked = Exhausted::Quarantined(Duration::from_secs(60));
+        for deadly in [Exhausted::Condemned, marked] {
+            let (status, own, after) = shown(Refusal::of(deadly, pool.clone()));
+            assert_eq!(
+                (status.as_u16(), own.as_deref(), after),
+                (422, Some("query_of_death"), None)
+            );
+        }
         for nobody in [NoWorker::Empty, NoWorker::Full, NoWorker::Unhealthy] {
             let (status, own, after) =
                 shown(Refusal::of(Exhausted::Unplaced(nobody), pool.clone()));
@@ -278,6 +280,17 @@ mod tests {
                 (Some("no_worker_available"), Some(1))
             );
         }
+    }
+
+    #[tokio::test]
+    async fn who_gets_no_worker_is_told_of_which_model() {
+        let refusal = Refusal::of(Exhausted::Unplaced(NoWorker::Draining), pool(&["a"]));
+        let Word::Own(error, _) = refusal.word else {
+            panic!("a word of a worker");
+        };
+        let message = error.message.to_string();
+        assert!(message.contains("the model `m`"), "{message}");
+        assert!(message.contains("every worker is draining"), "{message}");
     }
 
     #[tokio::test]
@@ -345,6 +358,29 @@ mod tests {
         assert_eq!(after(), Some(1), "the second may be asked again");
         pool.members()[1].worker.unreachable();
         assert_eq!(after(), Some(24), "23.5 s, rounded up");
+    }
+
+    /// A broken connection makes a worker unreachable until a probe passes; what it asks for meanwhile counts.
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_counts_also_where_no_worker_is_usable() {
+        let pool = pool(&["a", "b"]);
+        let after = || {
+            let failed = Exhausted::Failed(status(429, ""));
+            shown(Refusal::of(failed, pool.clone())).2
+        };
+        let (a, b) = (&pool.members()[0].worker, &pool.members()[1].worker);
+        a.unreachable();
+        b.unreachable();
+        assert_eq!(after(), Some(1), "nobody asks for anything");
+        let until = |seconds| Instant::now() + Duration::from_secs(seconds);
+        a.glance.paused_until.extend(until(7));
+        assert_eq!(after(), Some(7));
+        a.health.eject();
+        assert_eq!(after(), Some(7), "its breaker holds nothing back");
+        b.glance.paused_until.extend(until(5));
+        assert_eq!(after(), Some(5));
+        tokio::time::advance(Duration::from_secs(6)).await;
+        assert_eq!(after(), Some(1), "7 s are over in a second");
     }
 
     #[tokio::test(start_paused = true)]

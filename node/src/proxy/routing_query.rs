@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use grapevine_gossip::worker::WorkerId;
-use grapevine_placement::{ClusterSettings, Key, KeyBuilder};
+use grapevine_placement::{ClusterSettings, Key, KeyBuilder, NoWorker};
 use http::{HeaderMap, HeaderValue, header};
 
 use super::caller::{Caller, NamedTenant};
-use super::own_words::no_such_model;
+use super::own_words::{no_such_model, no_worker};
 use super::rank;
 use crate::api::Endpoint;
 use crate::api::endpoint::{Form, ID_BYTES_MAX, is_id};
@@ -138,24 +138,42 @@ impl RoutingQuery {
     }
 
     /// The same for the workers of now; the fleet may have changed while the request waited.
-    pub fn renew(&mut self, cluster: &Cluster) {
-        if let Some(now) = self.pool_now(cluster) {
-            self.pool = now;
-        }
+    ///
+    /// # Errors
+    /// As [`Self::pool_now`].
+    pub fn renew(&mut self, cluster: &Cluster) -> Result<(), ApiError> {
+        self.pool = self.pool_now(cluster)?;
+        Ok(())
     }
 
-    /// Its pool as it is now; none where nobody serves its model any more.
-    pub fn pool_now(&self, cluster: &Cluster) -> Option<Arc<Pool>> {
+    /// Its pool as it is now.
+    ///
+    /// # Errors
+    /// Nobody serves its model any more: what a new request for it gets, 404 or 503.
+    pub fn pool_now(&self, cluster: &Cluster) -> Result<Arc<Pool>, ApiError> {
         let fleet = cluster.fleet();
-        let now = match self.pool.model() {
-            "" => Some(fleet.whole()),
-            model => fleet.pool(model),
+        let pool = match self.pool.model() {
+            "" => fleet.whole(),
+            model => fleet
+                .pool(model)
+                .ok_or_else(|| self.served_no_more(cluster.settings(), &fleet))?,
         };
-        now.map(|pool| match &self.holder {
+        Ok(match &self.holder {
             Some(holder) => pool.holding(holder),
             None if self.response.is_some() => pool,
             None => pool.in_use(),
         })
+    }
+
+    fn served_no_more(&self, settings: &ClusterSettings, fleet: &Fleet) -> ApiError {
+        let model = self.pool.model();
+        let asked = self.asked_model.as_deref().unwrap_or(model);
+        let served = |model: &str| fleet.pool(model).is_some();
+        match settings.target_of(asked, 0, served).is_some_and(served) {
+            // Sent again it goes to another target of the alias.
+            true => no_worker(NoWorker::Empty, model),
+            false => nobody_serves(fleet, asked),
+        }
     }
 
     /// This worker holds the response that it is about.
@@ -346,10 +364,7 @@ impl Choice<'_> {
     ) -> Result<Arc<Pool>, ApiError> {
         let fleet = self.fleet;
         if fleet.workers().next().is_none() {
-            return Err(ApiError::new(
-                ErrorKind::NoWorker,
-                "this replica knows of no workers: it has just started, or none was added yet (`grapevine workers add URL`)",
-            ));
+            return Err(no_workers());
         }
         let Some(asked) = asked else {
             return self.without_model();
@@ -365,8 +380,7 @@ impl Choice<'_> {
         let model = self.settings.target_of(asked, split_key, served);
         match model.and_then(|model| fleet.pool(model)) {
             Some(pool) => Ok(pool),
-            None if fleet.models().next().is_none() => Err(nothing_known()),
-            None => Err(no_such_model(asked)),
+            None => Err(nobody_serves(fleet, asked)),
         }
     }
 
@@ -400,6 +414,24 @@ impl Choice<'_> {
             }
         }
     }
+}
+
+/// No worker of this fleet serves the model.
+fn nobody_serves(fleet: &Fleet, asked: &str) -> ApiError {
+    if fleet.workers().next().is_none() {
+        no_workers()
+    } else if fleet.models().next().is_none() {
+        nothing_known()
+    } else {
+        no_such_model(asked)
+    }
+}
+
+fn no_workers() -> ApiError {
+    ApiError::new(
+        ErrorKind::NoWorker,
+        "this replica knows of no workers: it has just started, or none was added yet (`grapevine workers add URL`)",
+    )
 }
 
 fn nothing_known() -> ApiError {

@@ -13,13 +13,16 @@ mod metrics;
 mod tests;
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::net::{IpAddr, Ipv6Addr};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ipnet::IpNet;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
 pub use self::metrics::{Counts, TrafficMetrics};
@@ -329,6 +332,17 @@ pub struct Seat {
     _place: OwnedSemaphorePermit,
 }
 
+/// What became of a connection that was asked to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Goodbye<R> {
+    /// It has ended by itself.
+    Ended(R),
+    /// It says nothing; nothing is lost with it.
+    Idle,
+    /// A request had come in before, and is answered first.
+    Busy,
+}
+
 impl Drop for Seat {
     fn drop(&mut self) {
         self.seats.table().free(self.id);
@@ -382,27 +396,37 @@ impl Seat {
 
     /// What the future gives; none if the connection is asked to leave before.
     pub async fn unless_told<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
         tokio::select! {
             // In this order: what came before the word counts.
             biased;
-            done = future => Some(done),
-            () = self.progress.told_to_leave() => None,
+            done = &mut future => return Some(done),
+            () = self.progress.told_to_leave() => {}
+        }
+        // What has come may not have been told yet: the system is asked between two turns of the runtime.
+        yield_now().await;
+        tokio::select! {
+            biased;
+            done = future => {
+                // It goes on, and leaves behind what has come: the word is for whoever serves that.
+                self.progress.tell_to_leave();
+                Some(done)
+            }
+            () = ready(()) => None,
         }
     }
 
-    /// Lets a connection that was asked to leave say goodbye. None: a request had come in before, and is answered
-    /// first.
-    pub async fn goodbye<T, E>(
-        &self,
-        connection: impl Future<Output = Result<T, E>>,
-    ) -> Option<Result<(), E>> {
+    /// Lets a connection that was asked to leave say goodbye. Whatever it ends with is handed on: it may have become one of
+    /// another protocol in that moment.
+    pub async fn goodbye<R>(&self, connection: impl Future<Output = R>) -> Goodbye<R> {
         let within = match self.is_turned_away() {
             true => TURNED_AWAY_WITHIN,
             false => LEAVE_WITHIN,
         };
         match timeout(within, connection).await {
-            Ok(ended) => Some(ended.map(drop)),
-            Err(_) => self.progress.idle_since().map(|_| Ok(())),
+            Ok(ended) => Goodbye::Ended(ended),
+            Err(_) if self.progress.idle_since().is_some() => Goodbye::Idle,
+            Err(_) => Goodbye::Busy,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Which connections leave, which stay and which are refused, in virtual time.
 
+use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
@@ -166,8 +167,8 @@ async fn who_leaves_only_after_a_long_answer_keeps_no_place_from_being_freed() {
     seats.free_one();
     assert!(seats.relieve() && !is_told(&idle));
     let request = late.progress().begin();
-    let silent = std::future::pending::<Result<(), ()>>;
-    assert_eq!(late.goodbye(silent()).await, None);
+    let silent = pending::<Result<(), ()>>;
+    assert_eq!(late.goodbye(silent()).await, Goodbye::Busy);
     seats.free_one();
     assert!(is_told(&idle), "an idle one leaves in its place");
     let next = come(&seats, "192.0.2.3").await.expect("seated");
@@ -258,20 +259,40 @@ async fn relief_takes_some_and_never_twice_before_they_are_gone() {
 async fn goodbye_waits_for_a_request_and_for_nothing_else() {
     let seats = seats(4, None);
     let seat = come(&seats, "192.0.2.1").await.expect("seated");
-    let silent = std::future::pending::<Result<(), ()>>;
-    assert_eq!(seat.goodbye(silent()).await, Some(Ok(())));
+    let silent = pending::<Result<(), ()>>;
+    assert_eq!(seat.goodbye(silent()).await, Goodbye::Idle);
+    // What it says is handed on as it is.
+    let ended = ready("another protocol");
     assert_eq!(
-        seat.goodbye(async { Err::<(), _>("cut") }).await,
-        Some(Err("cut"))
+        seat.goodbye(ended).await,
+        Goodbye::Ended("another protocol")
     );
     let request = seat.progress().begin();
-    assert_eq!(seat.goodbye(silent()).await, None);
+    assert_eq!(seat.goodbye(silent()).await, Goodbye::Busy);
     drop(request);
     // The body of what is turned away is read for a moment.
     seat.turn_away();
     let began = Instant::now();
-    assert_eq!(seat.goodbye(silent()).await, Some(Ok(())));
+    assert_eq!(seat.goodbye(silent()).await, Goodbye::Idle);
     assert_eq!(began.elapsed(), TURNED_AWAY_WITHIN);
+}
+
+/// What the system has not told yet counts, and the connection that goes on for it leaves behind it.
+#[tokio::test(start_paused = true)]
+async fn what_has_come_is_taken_and_the_word_stays() {
+    let seats = seats(4, None);
+    let seat = come(&seats, "192.0.2.1").await.expect("seated");
+    seat.progress().tell_to_leave();
+    let mut looks = 0;
+    let comes = poll_fn(|_| {
+        looks += 1;
+        match looks {
+            1 => Poll::Pending,
+            _ => Poll::Ready("a request"),
+        }
+    });
+    assert_eq!(seat.unless_told(comes).await, Some("a request"));
+    assert_eq!(seat.unless_told(pending::<()>()).await, None);
 }
 
 #[test]

@@ -9,6 +9,9 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
+/// How `why` of a worker begins that does not let a replica ask for its models.
+pub const KEY_REFUSED: &str = "it refuses the key";
+
 /// One field as a person reads it.
 pub fn field(row: &Value, name: &str) -> String {
     match row.get(name) {

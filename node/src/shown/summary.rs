@@ -44,6 +44,16 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
         Some((field(worker, "id"), what, lasts))
     });
     let of_workers: Vec<_> = trouble.collect();
+    // Nobody has anything to do about them, and they may be the only ones of their models.
+    let on_trial = workers.iter().filter(|worker| awaits_trial(worker));
+    let on_trial = on_trial.map(|worker| {
+        (
+            field(worker, "id"),
+            ON_TRIAL,
+            worker["verdict_for_s"].as_u64(),
+        )
+    });
+    let on_trial: Vec<_> = on_trial.collect();
     let usable = workers.iter().filter(|worker| is_usable(worker)).count();
     let first = [twins, alone, unheard, lost_sources];
     let first: Vec<_> = first.iter().filter_map(|what| what(cluster)).collect();
@@ -61,8 +71,9 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
         all => format!("{usable} of {} usable", count(all, "worker")),
     };
     text.push_str(&format!("; {use_of_workers}"));
+    let of_workers = told(of_workers.into_iter().chain(on_trial).collect());
     if !of_workers.is_empty() {
-        text.push_str(&format!(": {}", told(of_workers)));
+        text.push_str(&format!(": {of_workers}"));
     }
     let models = models_without_worker(cluster, workers, is_usable);
     if !models.is_empty() {
@@ -176,6 +187,7 @@ pub fn worker_rank(worker: &Value) -> u8 {
     match (worker_trouble(worker), is_usable(worker)) {
         (Some(_), _) => 0,
         (None, false) => 1,
+        (None, true) if is_on_trial(worker) => 1,
         (None, true) => 2,
     }
 }
@@ -207,14 +219,34 @@ pub fn worker_trouble(worker: &Value) -> Option<&'static str> {
 /// What this replica found out of it by itself.
 pub fn own_trouble(worker: &Value) -> Option<&'static str> {
     let check = worker["failed_check"].as_str();
-    let trouble = trouble_of_verdict(worker["verdict"].as_str()?, check);
-    trouble.or_else(|| is_nameless(worker).then_some("without a model that can be used"))
+    let verdict = worker["verdict"].as_str()?;
+    let trouble = match is_on_trial(worker) {
+        true => None,
+        false => trouble_of_verdict(verdict, check),
+    };
+    trouble.or_else(|| is_nameless(worker).then_some(NAMELESS))
 }
 
 /// It works and serves nothing: it lists no models, or none by a name that can be used. A worker that came just now is
 /// asked for them.
 fn is_nameless(worker: &Value) -> bool {
     worker["state"] == "active" && has_no_model(worker) && !may_name_models(worker)
+}
+
+/// What a worker is that serves nothing by a name that can be used.
+pub const NAMELESS: &str = "without a model that can be used";
+/// What a worker is whose next request shows how it is.
+pub const ON_TRIAL: &str = "on trial after failed requests";
+
+/// It was left alone after failed requests, and that time is over: the next request that would go there does. Without
+/// traffic it stays so, and is of use all the same.
+pub fn is_on_trial(worker: &Value) -> bool {
+    worker["verdict"] == "ejected" && worker["breaker"] == "half_open"
+}
+
+/// The same of one that gets requests: whoever drains or warms is sent none that would show how it is.
+pub fn awaits_trial(worker: &Value) -> bool {
+    worker["state"] == "active" && is_on_trial(worker)
 }
 
 /// What others say, and nothing here speaks against: it is the last resort then.
@@ -594,6 +626,32 @@ mod tests {
         // Where no worker is usable at all, that is said, and no model needs to be named.
         let found = summary(&cluster, &[of("w2", "stalled", "b")]);
         assert!(!found.text.contains("model"), "{}", found.text);
+    }
+
+    /// Without traffic nothing ends it, and the next request is served.
+    #[test]
+    fn a_worker_that_the_next_request_tries_is_usable() {
+        let cluster =
+            json!({ "digest": "d", "settings": "s", "replicas": [replica("r1", true, true, "d")] });
+        let mut ejected = worker("w2", "active", "ejected", 300);
+        ejected["models"] = json!(["b"]);
+        let mut well = worker("w1", "active", "good", 9);
+        well["models"] = json!(["a"]);
+        let mut of = |breaker: &str| {
+            ejected["breaker"] = breaker.into();
+            let found = summary(&cluster, &[well.clone(), ejected.clone()]);
+            (found.text, found.is_wrong, worker_rank(&ejected))
+        };
+        let trial = "1 replica; 2 workers usable: 1 on trial after failed requests for 5 min: w2";
+        assert_eq!(of("half_open"), (trial.to_owned(), false, 1));
+        let (text, is_wrong, rank) = of("open");
+        let open =
+            "1 left alone after failed requests for 5 min: w2; no usable worker for 1 model: b";
+        assert!(text.ends_with(open), "{text}");
+        assert_eq!((is_wrong, rank), (true, 0));
+        (ejected["breaker"], ejected["state"]) = ("half_open".into(), "draining".into());
+        let text = summary(&cluster, &[well, ejected]).text;
+        assert!(!text.contains("on trial"), "nothing is sent there: {text}");
     }
 
     #[test]

@@ -37,6 +37,7 @@ metrics! {
             "key_refusals", "Requests without a good key, by what was wrong";
         keys: Gauge, "keys", "Keys of clients in the file";
         loads: Family<ResultLabels, Counter>, "keys_loads", "Readings of a changed file of keys, by result";
+        refused: Gauge, "keys_file_refused", "Whether the changed file of keys cannot be used, so that the former keys stay";
     }
     then TenantMetrics::begin
 }

@@ -85,11 +85,6 @@ impl Tenant {
         (seat, before + 1)
     }
 
-    /// A request that is let in beside the others: it is none of those at once.
-    pub fn reads(&self) {
-        self.series.requests.inc();
-    }
-
     /// Counts a request that was turned away.
     pub fn refused(&self, reason: &'static str) {
         self.series.refused(reason);

@@ -102,8 +102,9 @@ impl Watch {
                 "bad"
             }
         };
-        let labels = ResultLabels { result };
-        self.keys.metrics.loads.get_or_create(&labels).inc();
+        let (labels, metrics) = (ResultLabels { result }, &self.keys.metrics);
+        metrics.loads.get_or_create(&labels).inc();
+        metrics.refused.set(i64::from(result == "bad"));
     }
 }
 
@@ -158,11 +159,16 @@ mod tests {
         watch.look(false, |_| panic!("it has just changed"));
         watch.look(false, read_keys);
         assert_eq!(may(&keys, "small"), Some(true));
+        assert_eq!(keys.metrics.refused.get(), 1);
         let mut is_read = false;
         watch.look(true, |path| {
             is_read = true;
             read_keys(path)
         });
         assert!(is_read);
+        write(&whole);
+        watch.look(false, |_| panic!("it has just changed"));
+        watch.look(false, read_keys);
+        assert_eq!(keys.metrics.refused.get(), 0);
     }
 }

@@ -30,6 +30,8 @@ metrics! {
         reloads: Family<ReloadLabels, Counter>, "tls_reloads", "Certificates and keys that were read again";
         expires: Family<FilesLabels, Gauge>,
             "tls_certificate_expires" Seconds, "End of the certificate in use, since 1970";
+        refused: Family<FilesLabels, Gauge>,
+            "tls_files_refused", "Whether changed certificates or keys cannot be used, so that the former ones stay";
     }
     then TlsMetrics::begin
 }
@@ -54,10 +56,13 @@ impl TlsMetrics {
         for result in ["loaded", "failed"] {
             drop(self.reloads.get_or_create(&ReloadLabels { files, result }));
         }
+        drop(self.refused.get_or_create(&FilesLabels { files }));
     }
 
-    /// Counts a reload.
+    /// Counts a reload: `loaded` or `failed`.
     pub fn reloaded(&self, files: &'static str, result: &'static str) {
+        let refused = self.refused.get_or_create(&FilesLabels { files });
+        refused.set(i64::from(result == "failed"));
         self.reloads
             .get_or_create(&ReloadLabels { files, result })
             .inc();

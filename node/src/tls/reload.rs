@@ -180,11 +180,23 @@ mod tests {
             reloader.look(all);
             assert_eq!(loads.load(Ordering::Relaxed), expected);
         };
+        let is_refused = || {
+            let mut encoded = String::new();
+            text::encode(&mut encoded, &registry).expect("a string takes all");
+            let value = |line: &str| {
+                line.strip_prefix("tls_files_refused{files=\"listener\"} ")
+                    .map(|value| value == "1")
+            };
+            encoded.lines().find_map(value).expect("it is watched")
+        };
         look(false, 0);
+        assert!(!is_refused());
         std::fs::write(&path, "another").expect("written");
         look(false, 1);
         look(false, 1);
+        assert!(is_refused());
         look(true, 2);
+        assert!(!is_refused());
         // Its rights alone; twice within a tick of the kernel's clock cannot be told apart.
         let changed = |path| {
             let meta = std::fs::metadata(path).expect("it is there");

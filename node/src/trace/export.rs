@@ -48,7 +48,7 @@ pub struct SpanSender {
     /// Time for the last spans at the end.
     last_within: Duration,
     metrics: TraceMetrics,
-    /// Why the last message that failed did.
+    /// Why the last message failed, if it did and there was no answer.
     why: Why,
     /// The last message was taken; a change is worth a line in the log.
     works: bool,
@@ -178,6 +178,8 @@ impl SpanSender {
             spans: spans.len(),
             metrics: &self.metrics,
         };
+        // A failure with an answer has no reason of its own, and is not to get that of an earlier one.
+        lock(&self.why).clear();
         match self.exporter.export(spans).await {
             Ok(()) => {
                 message.was_taken();
@@ -259,26 +261,51 @@ mod tests {
         stream
     }
 
+    /// A collector, and what sends it each span by itself.
+    struct Scene {
+        collector: TcpListener,
+        provider: SdkTracerProvider,
+        sender: SpanSender,
+        metrics: TraceMetrics,
+    }
+
+    impl Scene {
+        async fn new() -> Self {
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            let collector = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = collector.local_addr().expect("bound");
+            let endpoint = format!("http://{address}").parse().expect("a URL");
+            let config = TraceConfig {
+                timeout: 6 * LIMIT,
+                batch: 1,
+                ..TraceConfig::default()
+            };
+            let metrics = TraceMetrics::register(&mut Registry::default());
+            let resource = otlp::resource("here", "r1");
+            let made = queue(&config, &endpoint, &resource, &metrics);
+            let (queue, sender) = made.expect("it can be set up");
+            let provider = SdkTracerProvider::builder()
+                .with_span_processor(queue)
+                .build();
+            Self {
+                collector,
+                provider,
+                sender,
+                metrics,
+            }
+        }
+    }
+
     #[tokio::test]
     async fn a_collector_that_hangs_holds_up_neither_the_end_nor_the_last_spans() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let collector = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = collector.local_addr().expect("bound");
-        let endpoint = format!("http://{address}").parse().expect("a URL");
-        let config = TraceConfig {
-            timeout: 6 * LIMIT,
-            batch: 1,
-            ..TraceConfig::default()
-        };
-        let metrics = TraceMetrics::register(&mut Registry::default());
-        let resource = otlp::resource("here", "r1");
-        let made = queue(&config, &endpoint, &resource, &metrics);
-        let (queue, mut sender) = made.expect("it can be set up");
+        let Scene {
+            collector,
+            provider,
+            mut sender,
+            metrics,
+        } = Scene::new().await;
         // What is tested is that they are sent, however busy the machine is.
         sender.last_within = LIMIT;
-        let provider = SdkTracerProvider::builder()
-            .with_span_processor(queue)
-            .build();
         let tracer = provider.tracer("test");
         let shutdown = Shutdown::new();
         let sending = tokio::spawn(sender.run(shutdown.phase()));
@@ -302,5 +329,34 @@ mod tests {
             metrics.spans.get_or_create(&labels).get()
         });
         assert_eq!(counted, [1, 1]);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_a_refusal_is_not_told_with_the_reason_of_an_earlier_failure() {
+        let Scene {
+            collector,
+            provider,
+            mut sender,
+            ..
+        } = Scene::new().await;
+        let tracer = provider.tracer("test");
+        let refusal =
+            b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        // The second is not worth a line in the log, so that its reason stays.
+        for (answer, has_reason) in [(&b""[..], false), (b"", true), (refusal, false)] {
+            tracer.start("one").end();
+            let mut batch = Vec::new();
+            sender.gather(&mut batch).await;
+            let answers = async {
+                let mut stream = message(&collector).await;
+                stream.write_all(answer).await.expect("it reads");
+                stream.shutdown().await.expect("it is open");
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+            };
+            let exchange = async { tokio::join!(sender.send(&mut batch), answers) };
+            timeout(LIMIT, exchange).await.expect("it ends in time");
+            assert!(!sender.works);
+            assert_eq!(!lock(&sender.why).is_empty(), has_reason);
+        }
     }
 }

@@ -2,20 +2,22 @@
 //!
 //! Tokens of a block, ranks and release of its engine, and the ids of a Mooncake prefill worker's engines, which are
 //! other ones after each start. They become labels of the worker, so that every replica can serve every pair; the
-//! replicas that probe the worker ask, and write what is not known. Workers of whole requests are not asked.
+//! replicas that probe the worker ask, and write what is not known. Workers of whole requests are not asked; of one with
+//! labels for its KV events it is noted how many engines its metrics show.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use grapevine_gossip::worker::{Labels, Role};
+use grapevine_kv_events::endpoint;
 use grapevine_transfer::{Connector, label};
 use serde::Deserialize;
 
 use super::engine_metrics::EngineMetrics;
 use super::probe_parts::ProbeParts;
 use super::question::{read, read_answer};
-use super::worker::Worker;
+use super::worker::{About, Worker};
 
 /// Port of a Mooncake prefill worker's bootstrap server, where its labels name none.
 const BOOTSTRAP_PORT: u16 = 8998;
@@ -69,6 +71,18 @@ pub(super) async fn ask(
         news: is_news.then_some(found),
         lacking,
     }
+}
+
+/// News of how many engines are behind a worker of whole requests: where its labels name the address of its KV events,
+/// that says at how many ports it publishes. Those of the two halves are asked all that pairs need.
+pub(super) fn ranks_of_publisher(about: &About, engine: &EngineMetrics) -> Option<Labels> {
+    let publishes = || endpoint::are_named(about.labels.iter().map(|(name, _)| name));
+    if about.role != Role::Any || !publishes() {
+        return None;
+    }
+    let ranks = engine.ranks?.to_string();
+    let found = Labels::new([(label::DP_SIZE, ranks.as_str())]).ok()?;
+    (!about.labels.contain(&found)).then_some(found)
 }
 
 /// Whether nobody has learned yet what pairs need to know of a worker.
@@ -198,5 +212,30 @@ mod tests {
         ] {
             assert_eq!(is_mooncake(&labels(name), default), expected, "{name:?}");
         }
+    }
+    #[test]
+    fn how_many_engines_a_publisher_of_whole_requests_has_is_news_once() {
+        let about = |role, texts: &[&str]| About {
+            role,
+            labels: Arc::new(Labels::from_texts(texts.iter().copied()).expect("labels")),
+            ..About::default()
+        };
+        let engine = |ranks| EngineMetrics {
+            ranks,
+            ..EngineMetrics::default()
+        };
+        let found = |about: &About, ranks| {
+            let found = ranks_of_publisher(about, &engine(ranks));
+            found.and_then(|labels| labels.get(label::DP_SIZE).map(str::to_owned))
+        };
+        let events = "kv.events=tcp://*:5557";
+        let whole = about(Role::Any, &[events]);
+        assert_eq!(found(&whole, Some(4)).as_deref(), Some("4"));
+        assert_eq!(found(&whole, None), None);
+        assert_eq!(found(&about(Role::Any, &["a=b"]), Some(4)), None);
+        assert_eq!(found(&about(Role::Prefill, &[events]), Some(4)), None);
+        let known = about(Role::Any, &[events, "kv.dp_size=4"]);
+        assert_eq!(found(&known, Some(4)), None);
+        assert_eq!(found(&known, Some(2)).as_deref(), Some("2"));
     }
 }

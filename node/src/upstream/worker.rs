@@ -4,7 +4,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -27,6 +27,7 @@ use super::pool::IdlePool;
 use crate::api::cards::Card;
 use crate::config::WorkerHttp2;
 use crate::live::Live;
+use crate::shown::KEY_REFUSED;
 
 /// The label that workers share which have no series of their own (`metrics.worker_series`).
 pub const OTHER_WORKERS: &str = "other";
@@ -75,12 +76,16 @@ pub struct Worker {
     pub doubted: Notify,
     /// What it said of each of its models when this replica asked it last.
     pub cards: ArcSwap<Vec<Card>>,
+    /// The status with which it refused to list them, for want of a key that it knows; 0: it did not.
+    pub key_refused: AtomicU16,
     /// Restart counter in the registry: the second at which it started, as far as it reports that.
     pub epoch: AtomicU64,
     /// How far its clock is from this replica's.
     pub clock: ClockOffset,
     /// Tokens that its cache holds, as it says; 0 until it has said.
     pub cache_tokens: AtomicU64,
+    /// The start, in Unix seconds, of the process that said so; 0: it did not say.
+    pub cache_tokens_since: AtomicU64,
     born: Instant,
     /// Milliseconds from `born` to its latest metrics; 0: none yet.
     scraped_ms: AtomicU64,
@@ -135,9 +140,11 @@ impl Worker {
             about: ArcSwap::default(),
             doubted: Notify::new(),
             cards: ArcSwap::default(),
+            key_refused: AtomicU16::new(0),
             epoch: AtomicU64::new(0),
             clock: ClockOffset::default(),
             cache_tokens: AtomicU64::new(0),
+            cache_tokens_since: AtomicU64::new(0),
             born: Instant::now(),
             scraped_ms: AtomicU64::new(0),
             activity: AtomicU64::new(0),
@@ -154,6 +161,12 @@ impl Worker {
     /// Whether it has series of its own in the metrics.
     pub fn has_series(&self) -> bool {
         Arc::ptr_eq(&self.label, &self.series_label)
+    }
+
+    /// Why it did not say which models it serves, where a person has to mend that.
+    pub fn refuses_key(&self) -> Option<String> {
+        let status = self.key_refused.load(Ordering::Relaxed);
+        (status != 0).then(|| format!("{KEY_REFUSED}: it answered {status} to /v1/models"))
     }
 
     /// How much longer it wants to be left alone.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use reqwest::StatusCode;
 use serde::Deserialize;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep};
@@ -107,13 +108,16 @@ async fn learn(worker: &Arc<Worker>, fact: Fact, parts: &ProbeParts) {
 async fn ask_engine(worker: &Arc<Worker>, parts: &ProbeParts) -> Option<EngineMetrics> {
     match read_engine(worker, parts).await {
         Ok(facts) => {
-            // An answer without it may be a proxy's page.
-            if let Some(tokens) = facts.cache_tokens {
-                worker.cache_tokens.store(tokens, Ordering::Relaxed);
-            }
             let known = worker.epoch.load(Ordering::Relaxed);
-            if let Some(started) = facts.started.filter(|started| *started > known) {
+            let started = facts.started.filter(|started| *started > known);
+            note_cache(worker, &facts);
+            if let Some(started) = started {
                 learn(worker, Fact::Started(started), parts).await;
+            }
+            let ranks = transfer_facts::ranks_of_publisher(&worker.about.load(), &facts);
+            // One that is a rank itself is heard alone.
+            if let Some(ranks) = ranks.filter(|_| worker.address.rank().is_none()) {
+                learn(worker, Fact::Labels(ranks), parts).await;
             }
             Some(facts)
         }
@@ -140,6 +144,7 @@ pub(super) async fn read_engine(
 async fn ask_models(worker: &Arc<Worker>, parts: &ProbeParts, lists_nothing: &mut bool) {
     let known = worker.models.load_full();
     let listed = listed_by(worker, parts).await;
+    note_key(worker, &listed, known.is_empty());
     if let Ok(models) = &listed {
         let listed_nothing = std::mem::replace(lists_nothing, models.is_empty());
         if *lists_nothing && !listed_nothing {
@@ -171,6 +176,47 @@ async fn ask_models(worker: &Arc<Worker>, parts: &ProbeParts, lists_nothing: &mu
     }
 }
 
+/// Notes the size of its cache. An answer without it may be a proxy's page, unless a later process says that it began.
+fn note_cache(worker: &Worker, facts: &EngineMetrics) {
+    let started = facts.started.unwrap_or_default();
+    let is_later = started > worker.cache_tokens_since.load(Ordering::Relaxed);
+    let Some(tokens) = facts.cache_tokens.or(is_later.then_some(0)) else {
+        return;
+    };
+    worker.cache_tokens.store(tokens, Ordering::Relaxed);
+    worker.cache_tokens_since.store(started, Ordering::Relaxed);
+}
+
+/// Notes whether it refuses the key that this replica has for it, or that there is none. Where its models are known and no
+/// key is configured, clients bring theirs, and nothing is amiss. What is no answer says nothing.
+fn note_key(worker: &Worker, listed: &anyhow::Result<Vec<String>>, knows_none: bool) {
+    let status = match listed {
+        Ok(_) => 0,
+        Err(error) => {
+            let error = error.downcast_ref::<reqwest::Error>();
+            let Some(status) = error.and_then(reqwest::Error::status) else {
+                return;
+            };
+            let is_refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+            let is_amiss = knows_none
+                || worker
+                    .connector
+                    .authorization(&worker.address.url)
+                    .is_some();
+            u16::from(status) * u16::from(is_refused && is_amiss)
+        }
+    };
+    let before = worker.key_refused.swap(status, Ordering::Relaxed);
+    if status != 0 && before == 0 {
+        tracing::warn!(
+            worker = &*worker.label,
+            status,
+            "a worker refuses the key with which it is asked for its models, or wants one: look at its api_key or \
+             api_key_file, or at that of [workers]"
+        );
+    }
+}
+
 /// The models that it lists; what else it says of them is kept, and compared if it is new.
 async fn listed_by(worker: &Arc<Worker>, parts: &ProbeParts) -> anyhow::Result<Vec<String>> {
     let cards = cards_of(worker, parts).await?;
@@ -193,4 +239,34 @@ async fn cards_of(worker: &Worker, parts: &ProbeParts) -> anyhow::Result<Vec<Car
     cards
         .collect::<Option<_>>()
         .ok_or_else(|| anyhow::anyhow!("a model without an id"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alone::{Alone, worker};
+    use crate::config::KvEventsConfig;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_later_process_does_not_inherit_the_size_of_a_cache() {
+        let alone = Alone::new("r1", [worker(0, "m")], &KvEventsConfig::default(), 1);
+        let fleet = alone.cluster.fleet();
+        let worker = fleet.workers().next().expect("one");
+        let says = |cache_tokens, started| {
+            let facts = EngineMetrics {
+                cache_tokens,
+                started,
+                ..EngineMetrics::default()
+            };
+            note_cache(worker, &facts);
+            worker.cache_tokens.load(Ordering::Relaxed)
+        };
+        assert_eq!(says(Some(4_000), Some(10)), 4_000);
+        assert_eq!(says(None, None), 4_000, "a proxy's page");
+        assert_eq!(says(None, Some(10)), 4_000);
+        // Whoever told of the restart first: the registry may have its start already.
+        worker.epoch.store(20, Ordering::Relaxed);
+        assert_eq!(says(None, Some(20)), 0);
+        assert_eq!(says(Some(9_000), Some(20)), 9_000);
+    }
 }

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use grapevine_gossip::Agent;
-use grapevine_gossip::worker::{State, WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{Role, State, WorkerId, WorkerSpec};
 use grapevine_placement::{HotSet, Key, Link};
 
 pub use self::metrics::WarmupMetrics;
@@ -73,6 +73,16 @@ pub struct Progress {
     pub failed: usize,
     /// Prompts in all; 0 until that is known.
     pub of: usize,
+}
+
+impl Progress {
+    /// One more prompt is done with: it was computed, or not, for whatever reason.
+    fn count(&mut self, result: Result<(), &'static str>) {
+        match result {
+            Ok(()) => self.warmed += 1,
+            Err(_) => self.failed += 1,
+        }
+    }
 }
 
 /// Hot prompts, and the warm-ups of this replica.
@@ -141,12 +151,14 @@ impl WarmUps {
         events.get_or_create(&labels).inc();
     }
 
-    /// The state in which a new worker joins: warming if this replica has prompts for it, else active at once.
+    /// The state in which a new worker joins: warming if this replica has prompts for it, else active at once, as does
+    /// one that takes one half of a request: a prompt alone warms neither.
     /// A worker that is in use already stays in its state.
     pub fn joining_state(&self, id: &WorkerId, spec: &WorkerSpec) -> State {
         let is_new = self.parts.agent.view().worker(id).is_none();
         let is_needed = !self.parts.cluster.fleet().is_empty();
-        if spec.state() != State::Active || !is_new || !is_needed {
+        let is_whole = spec.role() == Role::Any;
+        if spec.state() != State::Active || !is_new || !is_needed || !is_whole {
             return spec.state();
         }
         if !self.parts.config.look().enabled || !self.store().has_any_of(spec.models()) {
@@ -202,8 +214,13 @@ fn deepest_worth_keeping(hot: &HotSet, key: &Key) -> Option<Link> {
 #[cfg(test)]
 mod tests {
     use grapevine_placement::{HeatReport, KeyBuilder, KeySettings};
+    use prometheus_client::registry::Registry;
 
+    use super::prompt::HotPrompt;
     use super::*;
+    use crate::alone::{Alone, worker, worker_with};
+    use crate::config::KvEventsConfig;
+    use crate::shutdown::Shutdown;
 
     fn key(texts: &[&str]) -> Key {
         let mut builder = KeyBuilder::new(&KeySettings::default(), "m", b"");
@@ -213,6 +230,38 @@ mod tests {
             builder.end_message();
         }
         builder.finish()
+    }
+
+    /// There is no ring in which it could be looked for, and a prompt that it computed alone would warm nobody.
+    #[test]
+    fn who_takes_one_half_of_a_request_does_not_join_as_warming() {
+        let Alone { cluster, agent, .. } =
+            Alone::new("r1", [worker(0, "m")], &KvEventsConfig::default(), 1);
+        let shutdown = Shutdown::new();
+        let warm_ups = WarmUps::new(WarmUpParts {
+            agent,
+            cluster: Arc::new(cluster),
+            metrics: WarmupMetrics::register(&mut Registry::default()),
+            config: WarmupConfig::default().into(),
+            timeouts: TimeoutConfig::default().into(),
+            phase: shutdown.phase(),
+        });
+        let key = key(&[&"system ".repeat(400)]);
+        let prompt = HotPrompt {
+            mark: key.marks()[0].hash,
+            model: "m".into(),
+            endpoint: Endpoint::Completions,
+            body: Bytes::new(),
+            key,
+        };
+        warm_ups.store().keep(prompt, &HotSet::EMPTY);
+        let joins = |role| {
+            let (id, spec) = worker_with("new", "m", |raw| raw.role = role);
+            warm_ups.joining_state(&id, &spec)
+        };
+        assert!(matches!(joins(Role::Any), State::Warming { .. }));
+        assert_eq!(joins(Role::Prefill), State::Active);
+        assert_eq!(joins(Role::Decode), State::Active);
     }
 
     #[test]

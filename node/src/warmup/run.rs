@@ -51,15 +51,18 @@ pub(super) enum End {
     Unhealthy,
     /// The entry of the worker was changed, or this replica leaves.
     Cancelled,
+    /// It broke off by a mistake of this replica; the worker becomes active when the time is over.
+    Panicked,
 }
 
 impl End {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::Complete,
         Self::Nothing,
         Self::OutOfTime,
         Self::Unhealthy,
         Self::Cancelled,
+        Self::Panicked,
     ];
 
     pub(super) fn as_str(self) -> &'static str {
@@ -69,7 +72,53 @@ impl End {
             Self::OutOfTime => "out_of_time",
             Self::Unhealthy => "unhealthy",
             Self::Cancelled => "cancelled",
+            Self::Panicked => "panicked",
         }
+    }
+}
+
+/// A warm-up that is under way; its end is counted and told when this is dropped, however it comes.
+struct UnderWay<'a> {
+    warm_ups: &'a WarmUps,
+    id: &'a WorkerId,
+    begun: Instant,
+    end: Option<End>,
+}
+
+impl<'a> UnderWay<'a> {
+    fn begin(warm_ups: &'a WarmUps, id: &'a WorkerId) -> Self {
+        warm_ups.running().insert(id.clone(), Progress::default());
+        Self {
+            warm_ups,
+            id,
+            begun: Instant::now(),
+            end: None,
+        }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let end = self.end.unwrap_or(match std::thread::panicking() {
+            true => End::Panicked,
+            false => End::Cancelled,
+        });
+        let progress = self.warm_ups.running().remove(self.id).unwrap_or_default();
+        let elapsed = self.begun.elapsed();
+        let metrics = &self.warm_ups.parts.metrics;
+        let result = end.as_str();
+        metrics.ended.get_or_create(&ResultLabels { result }).inc();
+        metrics.seconds.observe(elapsed.as_secs_f64());
+        tracing::info!(
+            worker = self.id.as_str(),
+            result,
+            warmed = progress.warmed,
+            held = progress.held,
+            failed = progress.failed,
+            of = progress.of,
+            ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            "warm-up of a joining worker ended"
+        );
     }
 }
 
@@ -118,12 +167,11 @@ impl WarmUps {
 
     /// One warm-up from its first state to its end.
     async fn warm(self: Arc<Self>, id: WorkerId, warming: Warming, stop: CancellationToken) {
-        let begun = Instant::now();
+        let mut under_way = UnderWay::begin(&self, &id);
         let left = warming
             .until_ms
             .saturating_sub(self.parts.agent.hybrid_ms());
-        let by = begun + Duration::from_millis(left);
-        self.running().insert(id.clone(), Progress::default());
+        let by = under_way.begun + Duration::from_millis(left);
         let end = tokio::select! {
             biased;
             end = self.fill(&id, by) => end,
@@ -137,22 +185,7 @@ impl WarmUps {
                 tracing::warn!(worker = id.as_str(), %error, "the end of the warm-up was not registered");
             }
         }
-        let progress = self.running().remove(&id).unwrap_or_default();
-        let elapsed = begun.elapsed();
-        let metrics = &self.parts.metrics;
-        let result = end.as_str();
-        metrics.ended.get_or_create(&ResultLabels { result }).inc();
-        metrics.seconds.observe(elapsed.as_secs_f64());
-        tracing::info!(
-            worker = id.as_str(),
-            result,
-            warmed = progress.warmed,
-            held = progress.held,
-            failed = progress.failed,
-            of = progress.of,
-            ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
-            "warm-up of a joining worker ended"
-        );
+        under_way.end = Some(end);
     }
 
     /// Sends what will be looked for on the worker, hottest first.
@@ -196,20 +229,18 @@ impl WarmUps {
             let Some(result) = sent.join_next().await else {
                 return End::Complete;
             };
-            // The log has the panic already; its prompt counts as failed.
             let result = match result {
                 Ok((Ok(()), done)) => {
                     let cache_view = self.parts.cluster.cache_view();
                     cache_view.record_warmed(&done.pool, done.worker, &done.prompt.key);
-                    self.note(id, |progress| progress.warmed += 1);
-                    "warmed"
+                    Ok(())
                 }
-                Ok((Err(why), _)) => {
-                    self.note(id, |progress| progress.failed += 1);
-                    why
-                }
-                Err(_) => "panicked",
+                Ok((Err(why), _)) => Err(why),
+                // The log has the panic already.
+                Err(_) => Err("panicked"),
             };
+            self.note(id, |progress| progress.count(result));
+            let result = result.err().unwrap_or("warmed");
             self.count(result);
             if result == "unreachable" || !worker.health.is_usable() {
                 return End::Unhealthy;
@@ -336,5 +367,60 @@ impl WarmUps {
         if let Some(progress) = self.running().get_mut(id) {
             change(progress);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::alone::{Alone, worker};
+    use crate::config::{KvEventsConfig, TimeoutConfig, WarmupConfig};
+    use crate::shutdown::Shutdown;
+    use crate::warmup::{WarmUpParts, WarmupMetrics};
+
+    fn warm_ups() -> Arc<WarmUps> {
+        let alone = Alone::new("r1", [worker(0, "m")], &KvEventsConfig::default(), 1);
+        let parts = WarmUpParts {
+            agent: alone.agent,
+            cluster: Arc::new(alone.cluster),
+            metrics: WarmupMetrics::register(&mut Registry::default()),
+            config: WarmupConfig::default().into(),
+            timeouts: TimeoutConfig::default().into(),
+            phase: Shutdown::new().phase(),
+        };
+        Arc::new(WarmUps::new(parts))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_warm_up_that_panics_has_an_end_all_the_same() {
+        let warm_ups = warm_ups();
+        let id: WorkerId = "w0".parse().expect("an id");
+        let (own, of) = (Arc::clone(&warm_ups), id.clone());
+        let task = tokio::spawn(async move {
+            let _under_way = UnderWay::begin(&own, &of);
+            assert!(own.progress(&of).is_none(), "a mistake");
+        });
+        assert!(task.await.expect_err("it panics").is_panic());
+        assert_eq!(warm_ups.progress(&id), None);
+        let ended = |end: End| {
+            let result = end.as_str();
+            let ended = &warm_ups.parts.metrics.ended;
+            ended.get_or_create(&ResultLabels { result }).get()
+        };
+        assert_eq!(ended(End::Panicked), 1);
+        // One that is dropped before its end did not fail.
+        drop(UnderWay::begin(&warm_ups, &id));
+        assert_eq!([End::Panicked, End::Cancelled].map(ended), [1, 1]);
+    }
+
+    #[test]
+    fn every_prompt_that_is_not_warmed_has_failed() {
+        let mut progress = Progress::default();
+        for result in [Ok(()), Err("refused"), Err("panicked")] {
+            progress.count(result);
+        }
+        assert_eq!((progress.warmed, progress.failed), (1, 2));
     }
 }

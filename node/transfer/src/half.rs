@@ -121,6 +121,12 @@ impl Half {
         self.connector == Connector::Nixl
     }
 
+    /// Whether one engine has all of its requests: not where several ranks stand behind one address, and the engine's
+    /// front chooses among them.
+    pub(crate) fn is_one_engine(&self) -> bool {
+        self.rank.is_some() || self.dp_size.unwrap_or(1) == 1
+    }
+
     /// The same worker without what an answer taught of its engine: it may have been started again since.
     #[must_use]
     pub fn without_identity(&self) -> Self {

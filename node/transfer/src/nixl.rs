@@ -4,7 +4,8 @@
 //!
 //! Push: the decode worker tells the prefill's engine where its own blocks are, so it needs that engine's identity
 //! only, and both legs go out at once. The identity is in each of the engine's answers (`transfer_mode` is `push`
-//! there); before the first one, the prefill goes first as with pull. The prefill's engine finds the decode's by
+//! there); before the first one, the prefill goes first as with pull, and it always does where one address stands for
+//! several data-parallel ranks, each of which is an engine. The prefill's engine finds the decode's by
 //! `transfer_id`, releases before by the request id without its last eight digits, so both are the pair's own.
 
 use serde::Serialize;
@@ -124,7 +125,8 @@ pub(crate) fn learned(prefill: &Half, answer: &[u8]) -> Vec<(String, String)> {
         let known = known.map(|known| known.to_string());
         lesson.add(label, told, known.as_deref());
     }
-    if mode == Some(Mode::Push) {
+    // Of several engines behind one address each would teach another identity, and none could be used.
+    if mode == Some(Mode::Push) && prefill.is_one_engine() {
         let port = size("remote_port").and_then(|port| u16::try_from(port).ok());
         let port = port.filter(|port| *port > 0).map(|port| port.to_string());
         let known = prefill.side_port.map(|port| port.to_string());

@@ -164,6 +164,27 @@ fn the_identity_of_a_rank_is_learned_for_that_rank() {
     first(begin(&other_rank, &d, &IDS));
 }
 
+/// Each rank is an engine with an id of its own, and which of them answers changes from request to request.
+#[test]
+fn a_worker_of_several_ranks_behind_one_address_teaches_no_identity() {
+    let p = half("p", None, Connector::Nixl, &[("kv.dp_size", "2")]);
+    let taught = learned(&p, &answer(PUSH_PARAMS));
+    let taught: Vec<_> = taught.iter().map(|(n, v)| (&**n, &**v)).collect();
+    assert_eq!(taught, [("kv.mode", "push"), ("kv.tp_size", "2")]);
+    let known = [
+        ("kv.dp_size", "2"),
+        ("kv.mode", "push"),
+        ("kv.tp_size", "2"),
+    ];
+    let p = half("p", None, Connector::Nixl, &known);
+    let other_rank = PUSH_PARAMS.replace("eng-1", "eng-1_dp1");
+    for params in [PUSH_PARAMS, &other_rank] {
+        assert_eq!(learned(&p, &answer(params)), []);
+    }
+    let d = half("d", None, Connector::Nixl, &[]);
+    first(begin(&p, &d, &IDS));
+}
+
 #[test]
 fn a_restarted_engine_is_told_by_its_next_answer() {
     let old = [

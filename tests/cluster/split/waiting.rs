@@ -3,8 +3,9 @@
 use grapevine_testbed::fake_worker::{Canned, Fault, Role, StopMode};
 use grapevine_tests::chat::{Stream, chat};
 use grapevine_tests::cluster::Plan;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::http1::exchange;
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
 use super::scene::{CHATS, Member, Scene, as_stream, halves, next, scene, seen, unchecked, until};
 
@@ -16,6 +17,21 @@ async fn waiting(scene: &Scene, count: f64) {
     scene
         .metric_is(0, "grapevine_queue_length", label, count)
         .await;
+}
+
+/// The first prefill worker has this request, of a client that waits until it is aborted.
+async fn keeps_busy(scene: &Scene, chat: serde_json::Value) -> JoinHandle<()> {
+    next(scene.prefill()[0], Fault::never_answer());
+    let data = scene.data(0);
+    let client = tokio::spawn(async move {
+        let body = chat.to_string();
+        exchange(data, "POST", CHATS, &[], body.as_bytes()).await;
+    });
+    until("the prefill worker is busy", async || {
+        scene.prefill()[0].log().len() == 1
+    })
+    .await;
+    client
 }
 
 /// Its prompt is counted, and told to other replicas, when it is placed, and not each time that it looks.
@@ -63,18 +79,7 @@ async fn a_short_prompt_waits_for_no_prefill_worker() {
     let mut unseen = Scene::unseen();
     let mut chats = || unseen.next().expect("there are thousands");
     let (slow, long) = (chats(), chats());
-    // Until its client leaves.
-    next(scene.prefill()[0], Fault::never_answer());
-    let data = scene.data(0);
-    let slow = tokio::spawn(async move {
-        let body = slow.to_string();
-        grapevine_tests::http1::exchange(data, "POST", CHATS, &[], body.as_bytes()).await
-    });
-    eventually(LIMIT, "the prefill worker is busy", async || {
-        let seen = scene.prefill()[0].log().len();
-        (seen == 1).then_some(()).ok_or_else(|| seen.to_string())
-    })
-    .await;
+    let slow = keeps_busy(&scene, slow).await;
     let waits = async {
         scene.ask(&long).await.good();
     };
@@ -88,6 +93,36 @@ async fn a_short_prompt_waits_for_no_prefill_worker() {
     tokio::join!(waits, short);
     // Of the one whose client left.
     scene.ends_with(1).await;
+}
+
+/// A pair that can no longer be is not waited for, and its request is told what one would be that came then.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_waits_for_a_half_whose_last_worker_is_removed() {
+    let plan = Plan::default().set("admission.queue_timeout", "\"600s\"");
+    let members = [
+        Member::new(Role::Prefill).line(ONE),
+        Member::new(Role::Decode),
+    ];
+    let scene = scene(plan, 1, &members).await;
+    scene.talks().await;
+    let mut unseen = Scene::unseen();
+    let mut chats = || unseen.next().expect("there are thousands");
+    let (slow, waits) = (chats(), chats());
+    let slow = keeps_busy(&scene, slow).await;
+    let waits = async {
+        let answer = scene.ask(&waits).await;
+        assert_eq!(answer.status(), 503, "{answer:?}");
+        let why = answer.response.text();
+        assert!(why.contains("no prefill worker of this model"), "{why}");
+    };
+    let removed = async {
+        waiting(&scene, 1.0).await;
+        let admin = scene.cluster.replicas[0].admin();
+        admin.remove(&scene.prefill()[0].url()).await;
+        waiting(&scene, 0.0).await;
+        slow.abort();
+    };
+    tokio::join!(waits, removed);
 }
 
 /// Prefill workers that ask to be left alone are not waited for: clients are told their time.

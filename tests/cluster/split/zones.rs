@@ -65,6 +65,25 @@ async fn a_pair_spans_zones_where_one_has_no_decode_worker() {
     scene.ends().await;
 }
 
+/// Looking for a near worker in vain is no turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn far_workers_take_turns_where_none_is_near() {
+    let plan = Plan::default().set("cluster.decode_policy", "\"round_robin\"");
+    let members = [
+        Member::new(Role::Prefill).line("zone = \"a\""),
+        Member::new(Role::Decode).line("zone = \"b\""),
+        Member::new(Role::Decode).line("zone = \"b\""),
+    ];
+    let scene = scene(plan, 1, &members).await;
+    scene.talks().await;
+    for chat in &chats()[..8] {
+        scene.ask(chat).await.good();
+    }
+    let answers: Vec<usize> = scene.decode().iter().map(|w| w.log().len()).collect();
+    assert_eq!(answers, [4, 4]);
+    scene.ends().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn where_pairs_must_not_span_zones_those_with_a_partner_have_all() {
     let plan = Plan::default().set("transfer.across_zones", "false");

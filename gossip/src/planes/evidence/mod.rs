@@ -340,6 +340,8 @@ impl Plane for EvidencePlane {
         let since = cx.now.saturating_duration_since(self.second);
         let outcome = if since >= SECOND {
             self.second = cx.now;
+            let early = self.inbox.known(&self.known_workers, cx.now);
+            self.pass(early);
             self.inbox.tick(cx.now)
         } else {
             Outcome::default()

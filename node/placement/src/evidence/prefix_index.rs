@@ -224,7 +224,7 @@ impl PrefixIndex {
         }
     }
 
-    /// Tokens that this worker's cache holds, as it reports itself.
+    /// Tokens that this worker's cache holds, as it reports itself; until another process is the worker.
     pub fn set_capacity(&mut self, slot: Slot, tokens: u64) {
         self.workers[slot.0 as usize].reported = Some(tokens);
     }
@@ -256,6 +256,7 @@ impl PrefixIndex {
         let oldest = seconds(now.saturating_sub(self.settings.age_max));
         let young = seconds(now.saturating_sub(self.settings.told_after));
         let mut unknown = candidates.len();
+        let whole = key.marks().last().map(|mark| mark.tokens);
         // From the deep end: the first mark found on a worker is all that matters there.
         for mark in key.marks().iter().rev() {
             for entry in self.table.holders(mark.hash) {
@@ -267,7 +268,9 @@ impl PrefixIndex {
                 let oldest = if mark.tokens <= told { young } else { oldest };
                 if candidate.held_tokens == 0 && entry.second >= oldest {
                     candidate.held_tokens = mark.tokens;
-                    candidate.held_ago = self.records - entry.used;
+                    if Some(mark.tokens) == whole {
+                        candidate.whole_ago = Some(self.records - entry.used);
+                    }
                     unknown -= 1;
                 }
             }
@@ -496,8 +499,10 @@ impl PrefixIndex {
         }
     }
 
+    /// Nothing is known of the process that is the worker now: neither what its cache holds, nor how large it is.
     fn clear(&mut self, slot: Slot) {
         while self.table.pop_oldest(slot.0).is_some() {}
+        self.workers[slot.0 as usize].reported = None;
     }
 }
 

@@ -49,9 +49,11 @@ impl Claim {
 
 /// Whether a replica is believed that calls `bad` of a pool's workers bad: not when they are more than half. Then
 /// the trouble is likelier its own, and if it is not, all replicas will find out.
+///
+/// A single worker shows nothing of that: it is all of its pool whenever it is bad, and may be one of many in another.
 #[must_use]
 pub const fn is_believable(bad: usize, pool: usize) -> bool {
-    bad * 2 <= pool
+    pool <= 1 || bad * 2 <= pool
 }
 
 #[cfg(test)]
@@ -63,7 +65,7 @@ mod tests {
         for (bad, pool, believed) in [
             (0, 0, true),
             (0, 3, true),
-            (1, 1, false),
+            (1, 1, true),
             (1, 2, true),
             (2, 4, true),
             (3, 4, false),

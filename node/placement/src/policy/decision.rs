@@ -85,8 +85,9 @@ pub struct Candidate {
     pub slow_start: Option<f64>,
     /// Tokens of this prompt that it is known to hold ([`crate::PrefixIndex::fill`]).
     pub held_tokens: u32,
-    /// How many placements ago, of those that this replica knows of, it was last sent these; 0 where that is not known.
-    pub held_ago: u64,
+    /// How many placements ago, of those that this replica knows of, it was last sent the whole prompt; none where that
+    /// is not known, as of what it only says itself that it holds.
+    pub whole_ago: Option<u64>,
     /// What it says itself of this prompt, where it publishes what its cache holds.
     pub told: Option<Told>,
     /// Tokens of all prompts that it is known to hold; only policy `cache_aware` looks at them.

@@ -109,10 +109,11 @@ pub fn explain<'a>(
     };
     let decision = decide::choose(&fleet, draw);
     let chosen = decision.ok().map(|decision| decision.worker);
+    let cost = cost(&fleet);
     let rows = fleet
         .ranked()
         .into_iter()
-        .map(|index| row(&fleet, index, chosen))
+        .map(|index| row(&fleet, index, cost(index), chosen))
         .collect();
     Explanation {
         decision,
@@ -121,19 +122,29 @@ pub fn explain<'a>(
     }
 }
 
-fn row(fleet: &Fleet<'_>, index: usize, chosen: Option<usize>) -> Row {
+/// What the policy compares of a worker. What it needs of all of them is found out once.
+fn cost<'f>(fleet: &'f Fleet<'_>) -> Box<dyn Fn(usize) -> Option<f64> + 'f> {
+    match fleet.settings.policy {
+        Policy::Prefix => Box::new(|index| Some(prefix::cost(fleet, index))),
+        Policy::LeastKv => {
+            let costs = least_kv::Costs::of(fleet);
+            Box::new(move |index| Some(costs.cost(index)))
+        }
+        Policy::LeastRequest | Policy::PowerOfTwo => {
+            Box::new(|index| Some(least_request::crowd(fleet, index)))
+        }
+        Policy::ConsistentHash
+        | Policy::CacheAware
+        | Policy::Sticky
+        | Policy::Random
+        | Policy::RoundRobin => Box::new(|_| None),
+    }
+}
+
+fn row(fleet: &Fleet<'_>, index: usize, cost: Option<f64>, chosen: Option<usize>) -> Row {
     Row {
         index,
-        cost: match fleet.settings.policy {
-            Policy::Prefix => Some(prefix::cost(fleet, index)),
-            Policy::LeastKv => Some(least_kv::Costs::of(fleet).cost(index)),
-            Policy::LeastRequest | Policy::PowerOfTwo => Some(least_request::crowd(fleet, index)),
-            Policy::ConsistentHash
-            | Policy::CacheAware
-            | Policy::Sticky
-            | Policy::Random
-            | Policy::RoundRobin => None,
-        },
+        cost,
         first_token_ms: fleet.first_token_ms(index),
         load: fleet.candidate(index).load,
         limit: matches!(fleet.settings.policy, Policy::Prefix | Policy::LeastKv)

@@ -116,9 +116,8 @@ struct Census {
 }
 
 impl Census {
-    fn of(candidates: &[Candidate], ring: &Ring, key: &Key) -> Self {
+    fn of(candidates: &[Candidate], ring: &Ring) -> Self {
         let mut census = Self::default();
-        let whole = key.marks().last().map_or(u32::MAX, |mark| mark.tokens);
         for (index, candidate) in candidates.iter().enumerate() {
             let standing = candidate.standing;
             census.bad += usize::from(standing.is_bad());
@@ -132,12 +131,8 @@ impl Census {
             census.held_tokens = census.held_tokens.max(candidate.held_tokens);
             census.requests = census.requests.max(candidate.load.requests);
             census.surge_requests = census.surge_requests.max(candidate.surge_requests);
-            if candidate.held_tokens >= whole {
-                let ago = census
-                    .whole_ago
-                    .map_or(candidate.held_ago, |least| least.min(candidate.held_ago));
-                census.whole_ago = Some(ago);
-            }
+            let ago = census.whole_ago.into_iter().chain(candidate.whole_ago);
+            census.whole_ago = ago.min();
         }
         census
     }
@@ -160,7 +155,7 @@ impl<'a> Fleet<'a> {
         let place = Home::of(settings, view, key);
         let order = ring.order(place.hash).ok_or(NoWorker::Empty)?;
         let home = place.first(&order, |_| true).ok_or(NoWorker::Empty)?;
-        let census = Census::of(candidates, ring, key);
+        let census = Census::of(candidates, ring);
         let is_mostly_hot = place.inner_tokens() > key.prompt_tokens() / 2;
         // As often as a hot prefix, before heat can know: counts of placements, far below 2^53.
         let is_often = |ago: u64| settings.heat.share.get() * ago as f64 <= ring.len() as f64;

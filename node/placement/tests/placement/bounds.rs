@@ -15,15 +15,15 @@ fn a_surge_stays_within_its_bound_before_anybody_hears_of_it() {
         .order(key.marks().first().expect("long enough").hash)
         .expect("members")
         .home();
-    let decide = |at_home: f64, elsewhere: f64, heard: f64, held_ago: Option<u64>| {
+    let decide = |at_home: f64, elsewhere: f64, heard: f64, whole_ago: Option<u64>| {
         let mut candidates = [IDLE; 4];
         for (index, candidate) in candidates.iter_mut().enumerate() {
             candidate.load.requests = heard;
             candidate.surge_requests = if index == home { at_home } else { elsewhere };
         }
-        if let Some(held_ago) = held_ago {
+        if whole_ago.is_some() {
             candidates[home].held_tokens = key.marks().last().expect("long enough").tokens;
-            candidates[home].held_ago = held_ago;
+            candidates[home].whole_ago = whole_ago;
         }
         decide(&PolicySettings::default(), &ring, &key, &candidates, &[], 0).expect("workers")
     };

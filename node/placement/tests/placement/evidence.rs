@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use grapevine_placement::key::added_tokens;
-use grapevine_placement::{Candidate, Key, PrefixIndex, PrefixIndexSettings, Slot, Told};
+use grapevine_placement::{
+    Candidate, Key, PolicySettings, PrefixIndex, PrefixIndexSettings, Slot, Told, decide,
+};
 use proptest::prelude::*;
 
-use crate::common::{chat, idle, numbers};
+use crate::common::{chat, equal_ring, idle, numbers};
 
 const NOW: Duration = Duration::from_secs(100);
 
@@ -46,11 +48,11 @@ fn how_often_a_prompt_comes_is_told_in_placements() {
         prefix_index.fill(&often, &slots, NOW, &mut candidates);
         candidates
             .iter()
-            .map(|one| one.held_ago)
+            .map(|one| one.whole_ago)
             .collect::<Vec<_>>()
     };
     prefix_index.record(slots[1], often.marks(), NOW);
-    assert_eq!(ago(&prefix_index), [0, 0, 0]);
+    assert_eq!(ago(&prefix_index), [None, Some(0), None]);
     for other in 1..=5 {
         prefix_index.record(slots[2], conversation(other, 2).marks(), NOW);
     }
@@ -60,9 +62,48 @@ fn how_often_a_prompt_comes_is_told_in_placements() {
         .map(|mark| mark.hash)
         .collect();
     prefix_index.learn("a", 1, &marks, NOW);
-    assert_eq!(ago(&prefix_index), [0, 6, 0]);
+    assert_eq!(ago(&prefix_index), [None, Some(6), None]);
     prefix_index.record(slots[1], often.marks(), NOW);
-    assert_eq!(ago(&prefix_index), [0, 0, 0]);
+    assert_eq!(ago(&prefix_index), [None, Some(0), None]);
+    // A part of it is not the prompt.
+    let (_, but_last) = often.marks().split_last().expect("it has marks");
+    prefix_index.record(slots[0], but_last, NOW);
+    assert_eq!(ago(&prefix_index), [None, Some(1), None]);
+}
+
+/// A worker says that it holds a prompt, and nobody knows of a request that sent it: one may have, an hour ago.
+#[test]
+fn what_a_worker_says_itself_is_no_crowd() {
+    let (mut prefix_index, slots) = prefix_index(PrefixIndexSettings::default());
+    let key = conversation(0, 2);
+    let mut candidates: Vec<Candidate> = idle(slots.len());
+    let all = key.prompt_tokens();
+    candidates[1].told = Some(Told {
+        held_tokens: all,
+        until_tokens: all,
+        ..Told::default()
+    });
+    // An earlier turn was sent there just now.
+    let half = &key.marks()[..key.marks().len() / 2];
+    prefix_index.record(slots[1], half, NOW);
+    let slots = slots.iter().copied().collect();
+    prefix_index.fill(&key, &slots, NOW, &mut candidates);
+    assert_eq!(candidates[1].held_tokens, all);
+    // 70 requests on the 3 workers, of which the others know 39: the home has as many as a crowd may have, and is kept.
+    let ring = equal_ring(3);
+    let settings = PolicySettings::default();
+    for candidate in &mut candidates {
+        candidate.load.requests = 13.0;
+        candidate.surge_requests = 15.0;
+    }
+    candidates[1].surge_requests = 40.0;
+    let worker = |candidates: &[Candidate]| {
+        let decision = decide(&settings, &ring, &key, candidates, &[], 0);
+        decision.expect("all are usable").worker
+    };
+    assert_eq!(worker(&candidates), 1);
+    candidates[1].whole_ago = Some(0);
+    assert_ne!(worker(&candidates), 1, "were it sent all the time");
 }
 
 #[test]
@@ -182,6 +223,33 @@ fn another_process_holds_nothing_but_what_is_known_of_it() {
             "{row} {former}"
         );
         assert_eq!(prefix_index.slot("b", row), slots[1], "pools go on with it");
+    }
+}
+
+#[test]
+fn the_size_of_a_cache_is_that_of_the_process_that_reported_it() {
+    let restarts: [fn(&mut PrefixIndex); 3] = [
+        |index| index.replaced("b", 1),
+        |index| {
+            index.slot("b", 2);
+        },
+        |index| index.learn("b", 2, &[], NOW),
+    ];
+    for restarts in restarts {
+        let (mut prefix_index, slots) = prefix_index(PrefixIndexSettings::default());
+        prefix_index.slot("b", 1);
+        let size = |prefix_index: &PrefixIndex| {
+            let mut candidates: Vec<Candidate> = idle(slots.len());
+            prefix_index.fill_caches(&slots.iter().copied().collect(), &mut candidates);
+            candidates[1].kv_tokens
+        };
+        prefix_index.set_capacity(slots[1], 4_096);
+        prefix_index.slot("b", 1);
+        assert_eq!(size(&prefix_index), Some(4_096), "it is the same");
+        restarts(&mut prefix_index);
+        assert_eq!(size(&prefix_index), None);
+        prefix_index.set_capacity(slots[1], 8_192);
+        assert_eq!(size(&prefix_index), Some(8_192));
     }
 }
 

@@ -47,11 +47,8 @@ impl Plain<'_> {
     /// Finds out what is true of all together.
     fn looked_over(mut self) -> Self {
         let is_well = |of| matches!(of, Standing::Usable | Standing::Full | Standing::Doubted);
-        let last = self.key.marks().last();
         let often = self.candidates.len() as f64 / self.settings.heat.share.get();
-        let is_often_whole = |of: &Candidate| {
-            last.is_some_and(|last| of.held_tokens >= last.tokens) && of.held_ago as f64 <= often
-        };
+        let is_often_whole = |of: &Candidate| of.whole_ago.is_some_and(|ago| ago as f64 <= often);
         let mut whole = Whole {
             panics: self
                 .settings
@@ -375,7 +372,7 @@ fn candidate(bits: u64, rare: u64, busy: f64) -> Candidate {
         } else {
             0
         },
-        held_ago: (bits >> 44) & 0x3f,
+        whole_ago: is(12, 3).then_some((bits >> 44) & 0x3f),
         known_tokens: 0,
         told: None,
         // Of every size: a queue that costs nothing, and one that costs four times what is typical.

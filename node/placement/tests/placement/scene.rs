@@ -79,7 +79,7 @@ pub(crate) const IDLE: Candidate = Candidate {
     at_cap: false,
     slow_start: None,
     held_tokens: 0,
-    held_ago: 0,
+    whole_ago: None,
     known_tokens: 0,
     told: None,
     kv_tokens: None,

@@ -112,7 +112,7 @@ impl Admin {
             if !matches!(self.visitor(head), Ok(visitor) if visitor != Visitor::Stranger) {
                 return;
             }
-            let now = self.parts_of(what).await;
+            let now = self.parts_of(what).await.parts;
             if events.send(changes(&known, &now)).await.is_err() {
                 return;
             }

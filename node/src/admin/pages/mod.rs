@@ -4,7 +4,7 @@
 //! | method, path | what |
 //! |---|---|
 //! | `GET /` | what is wrong, replicas, workers, the last hour |
-//! | `GET /page/workers/{id}`, `GET /page/replicas/{id}` | one of them |
+//! | `GET /page/workers/{id}`, `GET /page/replicas/{id}` | one of them; 404 where there is none |
 //! | `GET`, `POST /page/explain` | where a prompt would go, by every replica; the form sends it in the body |
 //! | `GET /page/live?of=&id=` | parts of a page as they change, as events |
 //! | `GET /page/style.css`, `GET /page/script.js` | the same for everybody |
@@ -194,7 +194,11 @@ impl Admin {
     }
 
     async fn shown(self: &Arc<Self>, head: &Head, what: &What) -> Answer {
-        let parts = self.parts_of(what).await;
+        let made = self.parts_of(what).await;
+        let status = match made.is_known {
+            true => StatusCode::OK,
+            false => StatusCode::NOT_FOUND,
+        };
         let (title, query) = match what {
             What::Overview => ("Overview".to_owned(), String::new()),
             What::Worker(id) => (id.clone(), format!("?of=worker&id={}", encoded(id))),
@@ -206,7 +210,7 @@ impl Admin {
             live: Some(format!("/page/live{query}")),
             has_session: self.has_session(head),
         };
-        page(StatusCode::OK, shell.around(&parts))
+        page(status, shell.around(&made.parts))
     }
 
     /// The form to ask where a prompt would go, with an answer below it.

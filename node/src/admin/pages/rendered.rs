@@ -29,10 +29,15 @@ pub(super) enum What {
 
 /// Pages that were made within the last second: few, however many look.
 #[derive(Debug, Default)]
-pub(super) struct Rendered(Mutex<HashMap<What, Made>>);
+pub(super) struct Rendered(Mutex<HashMap<What, (Instant, Made)>>);
 
-/// When it was made, and what.
-type Made = (Instant, Arc<[Part]>);
+/// A page as it was made.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Made {
+    pub(super) parts: Arc<[Part]>,
+    /// There is such a worker or replica.
+    pub(super) is_known: bool,
+}
 
 impl What {
     /// `?of=worker&id=`, `?of=replica&id=`, or nothing.
@@ -52,26 +57,40 @@ impl What {
 
 impl Admin {
     /// The parts of a page, as they are now or were within the last second.
-    pub(super) async fn parts_of(self: &Arc<Self>, what: &What) -> Arc<[Part]> {
+    pub(super) async fn parts_of(self: &Arc<Self>, what: &What) -> Made {
         // Held while one is made: who comes meanwhile wants the same, and one core is enough for pages.
         let mut rendered = self.pages.rendered.0.lock().await;
         rendered.retain(|_, (at, _)| at.elapsed() < FRESH);
-        if let Some((_, parts)) = rendered.get(what) {
-            return Arc::clone(parts);
+        if let Some((_, made)) = rendered.get(what) {
+            return made.clone();
         }
         let (admin, of) = (Arc::clone(self), what.clone());
         let made = spawn_blocking(move || admin.make_parts(&of)).await;
-        let parts: Arc<[Part]> = made.map_or_else(|_| Arc::default(), Arc::from);
-        rendered.insert(what.clone(), (Instant::now(), Arc::clone(&parts)));
-        parts
+        // One that could not be made is no page that is missing, and is tried again.
+        let Ok(made) = made else {
+            return Made {
+                is_known: true,
+                ..Made::default()
+            };
+        };
+        rendered.insert(what.clone(), (Instant::now(), made.clone()));
+        made
     }
 
-    fn make_parts(&self, what: &What) -> Vec<Part> {
+    fn make_parts(&self, what: &What) -> Made {
         let facts = self.facts();
-        self.recorder.show(|history, now| match what {
+        let parts = self.recorder.show(|history, now| match what {
             What::Overview => parts_of(&Overview::of(&facts, history, now)),
             What::Worker(id) => detail::worker(&facts, history, id, now),
             What::Replica(id) => detail::replica(&facts, history, id, now),
-        })
+        });
+        Made {
+            parts: parts.into(),
+            is_known: match what {
+                What::Overview => true,
+                What::Worker(id) => detail::has_worker(&facts, id),
+                What::Replica(id) => detail::has_replica(&facts, id),
+            },
+        }
     }
 }

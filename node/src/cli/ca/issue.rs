@@ -1,11 +1,13 @@
 //! `ca init` and `ca issue`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use grapevine_gossip::identity::{self, Term};
 
+use super::files::{File, unwritable, write_all};
 use super::show::days_left;
-use super::store::{Issued, Store, is_reserved, read, refused, unwritable, vacant, write};
+use super::store::{Issued, Store, is_reserved, read, refused, vacant};
 use crate::cli::failure::Failure;
 use crate::cli::show::print_line;
 
@@ -14,15 +16,13 @@ pub(super) fn init(store: &Store, days: u16, force: bool) -> Result<(), Failure>
     fs::create_dir_all(&store.dir).map_err(|error| unwritable(&store.dir, &error))?;
     let (cert, key, revoked) = (store.ca(), store.ca_key(), store.revoked());
     vacant(&[&cert, &key, &store.old_key(), &revoked], force)?;
-    match fs::remove_file(store.old_key()) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(unwritable(&store.old_key(), &error));
-        }
-        _ => {}
-    }
-    write(&key, &made.key_pem, 0o600)?;
-    write(&cert, &made.cert_pem, 0o644)?;
-    store.write_revocations(&std::collections::BTreeMap::new())?;
+    let nobody = store.list_of(&made.cert_pem, &[&made.key_pem], &BTreeMap::new())?;
+    write_all(vec![
+        File::new(key.clone(), made.key_pem, 0o600),
+        File::new(cert.clone(), made.cert_pem, 0o644),
+        nobody,
+    ])?;
+    store.remove_old_key()?;
     print_line(&format!(
         "wrote {}, {} and {}",
         cert.display(),
@@ -44,31 +44,34 @@ pub(super) fn issue(
     let ca = read(&store.ca())?;
     let ca_key = read(&store.ca_key())?;
     let cluster = store.cluster(&ca)?;
-    for replica in replicas {
+    let (mut issued, mut files, mut lines) = (Vec::new(), Vec::new(), Vec::new());
+    for replica in replicas.iter().collect::<BTreeSet<_>>() {
         let leaf = identity::issue_for(&ca, &ca_key, &cluster, replica, Term::days(days));
         let leaf = leaf.map_err(refused)?;
         let (cert, key) = (store.cert(replica), store.key(replica));
         vacant(&[&cert, &key], force)?;
         let facts = identity::leaf_of(&leaf.cert_pem).map_err(refused)?;
-        // First, so that whatever gets out can be revoked.
-        store.remember(Issued {
-            serial: facts.serial.clone(),
-            replica: replica.clone(),
-            until: facts.until,
-        })?;
-        write(&key, &leaf.key_pem, 0o600)?;
-        write(&cert, &leaf.cert_pem, 0o644)?;
         let left = days_left(facts.until) + 1;
         let shorter = if left < u64::from(days) {
             ": the authority ends then, see `grapevine ca rotate`"
         } else {
             ""
         };
-        print_line(&format!(
+        lines.push(format!(
             "wrote {} and {}, valid for {left} days{shorter}",
             cert.display(),
             key.display()
-        ))?;
+        ));
+        issued.push(Issued {
+            serial: facts.serial.clone(),
+            replica: replica.clone(),
+            until: facts.until,
+        });
+        files.push(File::new(key, leaf.key_pem, 0o600));
+        files.push(File::new(cert, leaf.cert_pem, 0o644));
     }
-    Ok(())
+    // First, so that whatever gets out can be revoked.
+    files.insert(0, store.ledger_with(issued)?);
+    write_all(files)?;
+    lines.iter().try_for_each(|line| print_line(line))
 }

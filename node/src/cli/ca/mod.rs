@@ -11,6 +11,7 @@
 //! | `ca.old.key` | during a rotation: key of the former authority, to revoke what it issued | stays here |
 //! | `issued.txt` | serial, replica and end of everything issued, so that it can be revoked | stays here |
 
+mod files;
 mod issue;
 mod revoke;
 mod rotate;
@@ -68,7 +69,7 @@ enum Action {
         #[arg(long)]
         force: bool,
     },
-    /// Issues or renews a certificate, with a new key, for each named replica.
+    /// Issues or renews a certificate, with a new key, for each named replica; for none if one cannot be.
     Issue {
         /// Names of the replicas, as in --replica-id.
         #[arg(required = true, value_name = "REPLICA")]

@@ -1,11 +1,11 @@
 //! `ca rotate`: a new authority beside the old one, and the old one's end.
 
-use std::fs;
 use std::time::SystemTime;
 
 use grapevine_gossip::identity::{self, Term};
 
-use super::store::{Store, read, refused, unwritable, write};
+use super::files::{File, write_all};
+use super::store::{Store, read, refused};
 use crate::cli::failure::Failure;
 use crate::cli::show::print_line;
 
@@ -22,10 +22,14 @@ pub(super) fn begin(store: &Store, days: u16) -> Result<(), Failure> {
     let old = identity::authority_with_key(&old, &old_key).map_err(refused)?;
     let new = identity::create_for(&cluster, Term::days(days)).map_err(refused)?;
     let revoked = store.revocations()?;
-    write(&store.old_key(), &old_key, 0o600)?;
-    write(&store.ca(), &format!("{}{old}\n", new.cert_pem), 0o644)?;
-    write(&store.ca_key(), &new.key_pem, 0o600)?;
-    store.write_revocations(&revoked)?;
+    let bundle = format!("{}{old}\n", new.cert_pem);
+    let list = store.list_of(&bundle, &[&new.key_pem, &old_key], &revoked)?;
+    write_all(vec![
+        File::new(store.old_key(), old_key, 0o600),
+        File::new(store.ca(), bundle, 0o644),
+        File::new(store.ca_key(), new.key_pem, 0o600),
+        list,
+    ])?;
     let dir = store.dir.display();
     for line in [
         format!(
@@ -66,14 +70,10 @@ pub(super) fn finish(store: &Store, force: bool) -> Result<(), Failure> {
         )));
     }
     let revoked = store.revocations()?;
-    write(&store.ca(), &format!("{new}\n"), 0o644)?;
-    match fs::remove_file(store.old_key()) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(unwritable(&store.old_key(), &error));
-        }
-        _ => {}
-    }
-    store.write_revocations(&revoked)?;
+    let bundle = format!("{new}\n");
+    let list = store.list_of(&bundle, &[&key], &revoked)?;
+    write_all(vec![File::new(store.ca(), bundle, 0o644), list])?;
+    store.remove_old_key()?;
     let dir = store.dir.display();
     print_line(&format!(
         "wrote {dir}/ca.pem with the new authority alone, and removed the old one's key; \

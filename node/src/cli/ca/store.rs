@@ -1,14 +1,14 @@
-//! The directory of `grapevine ca`: its files, and how they are written.
+//! The directory of `grapevine ca`: its files, and what stands in them.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use grapevine_gossip::identity::{self, Certificate, IdentityError, Serial};
 
+use super::files::{File, unwritable, write};
 use crate::cli::failure::Failure;
 
 /// The directory, and the cluster that was asked for.
@@ -116,22 +116,33 @@ impl Store {
         Ok(all?.into_iter().filter(|one| one.until > now).collect())
     }
 
-    /// Adds a line to what was issued; expired ones go.
-    pub(super) fn remember(&self, issued: Issued) -> Result<(), Failure> {
+    /// The list of what was issued, with these; expired ones go.
+    pub(super) fn ledger_with(&self, issued: Vec<Issued>) -> Result<File, Failure> {
         let mut all = self.issued()?;
-        all.push(issued);
+        all.extend(issued);
         let text: String = all.iter().map(Issued::line).collect();
-        write(&self.ledger(), &text, 0o600)
+        Ok(File::new(self.ledger(), text, 0o600))
     }
 
-    /// What the list of revocations holds; nothing without a file.
+    /// What the list of revocations holds, which an authority of `ca.pem` has signed; nothing without a file.
     pub(super) fn revocations(&self) -> Result<BTreeMap<Serial, SystemTime>, Failure> {
         let path = self.revoked();
         let Some(text) = read_if_there(&path)? else {
             return Ok(BTreeMap::new());
         };
         // Never taken for empty: writing it anew would let all of them in again.
-        identity::revoked_in(&text).map_err(|error| in_file(&path, &error))
+        let ca = read(&self.ca())?;
+        identity::revoked_in(&ca, &text).map_err(|error| in_file(&path, &error))
+    }
+
+    /// Removes the key of the former authority, if it is there.
+    pub(super) fn remove_old_key(&self) -> Result<(), Failure> {
+        match fs::remove_file(self.old_key()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(unwritable(&self.old_key(), &error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Writes the list, signed by every authority whose key is here.
@@ -140,14 +151,24 @@ impl Store {
         revoked: &BTreeMap<Serial, SystemTime>,
     ) -> Result<(), Failure> {
         let ca = read(&self.ca())?;
-        let number = UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64;
-        let mut lists = String::new();
         let keys = [Some(read(&self.ca_key())?), read_if_there(&self.old_key())?];
-        for key in keys.into_iter().flatten() {
-            let list = identity::revocations(&ca, &key, revoked, number).map_err(refused)?;
-            lists.push_str(&list);
-        }
-        write(&self.revoked(), &lists, 0o644)
+        let keys: Vec<&str> = keys.iter().flatten().map(String::as_str).collect();
+        write(self.list_of(&ca, &keys, revoked)?)
+    }
+
+    /// The list, signed by the authorities of this bundle with these keys.
+    pub(super) fn list_of(
+        &self,
+        ca: &str,
+        keys: &[&str],
+        revoked: &BTreeMap<Serial, SystemTime>,
+    ) -> Result<File, Failure> {
+        let number = UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64;
+        let lists = keys
+            .iter()
+            .map(|key| identity::revocations(ca, key, revoked, number));
+        let lists: Result<String, _> = lists.collect();
+        Ok(File::new(self.revoked(), lists.map_err(refused)?, 0o644))
     }
 }
 
@@ -184,29 +205,6 @@ pub(super) fn vacant(paths: &[&Path], force: bool) -> Result<(), Failure> {
     }
 }
 
-/// Writes a file beside its place and renames it: a reader sees the old or the new one, whole, and
-/// a key never has wider rights than it should, not even for a moment.
-pub(super) fn write(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".tmp");
-    let beside = PathBuf::from(beside);
-    let written = (|| {
-        match fs::remove_file(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(&beside)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&beside, path)
-    })();
-    written.map_err(|error| unwritable(path, &error))
-}
-
 pub(super) fn read(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path).map_err(|error| unreadable(path, &error))
 }
@@ -225,10 +223,6 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
         path.display()
     );
     Failure::Refused(what)
-}
-
-pub(super) fn unwritable(path: &Path, error: &io::Error) -> Failure {
-    Failure::Refused(format!("cannot write {}: {error}", path.display()))
 }
 
 pub(super) fn refused(error: IdentityError) -> Failure {

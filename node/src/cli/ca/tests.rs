@@ -113,6 +113,35 @@ fn nothing_is_overwritten_without_force() {
 }
 
 #[test]
+fn of_several_certificates_all_are_issued_or_none() {
+    let (_dir, store) = with(&["r1"]);
+    let contents = || {
+        let files = fs::read_dir(&store.dir).expect("a directory");
+        let paths = files.map(|file| file.expect("a file").path());
+        let mut all: Vec<_> = paths.map(|path| (fs::read(&path).ok(), path)).collect();
+        all.sort();
+        all
+    };
+    // Nothing can be written in its place.
+    fs::create_dir(store.cert("r3")).expect("made");
+    let before = contents();
+    let try_to = |replicas: &[&str], force| {
+        let error = issue(&store, &names(replicas), LEAF_DAYS, force).expect_err("refused");
+        assert_eq!(contents(), before, "{error}");
+        error.to_string()
+    };
+    let error = try_to(&["r1", "r2", "r3"], true);
+    assert!(error.contains("cannot write"), "{error}");
+    let error = try_to(&["r2", "r1"], false);
+    assert!(error.ends_with("is there already; --force replaces it"));
+    fs::remove_dir(store.cert("r3")).expect("removed");
+    issue(&store, &names(&["r1", "r2", "r3"]), LEAF_DAYS, true).expect("issued");
+    for replica in ["r1", "r2", "r3"] {
+        load(&store, replica).expect("good");
+    }
+}
+
+#[test]
 fn names_that_do_not_fit_are_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = store(dir.path());
@@ -274,4 +303,23 @@ fn revocation_by_serial_and_without_a_name() {
     fs::write(store.revoked(), "damaged").expect("written");
     assert!(revoke(&store, &[], Vec::new(), false).is_err());
     assert_eq!(read(&store.revoked()).expect("a file"), "damaged");
+}
+
+#[test]
+fn the_list_of_another_authority_is_not_taken_for_ours() {
+    let (_dir, ours) = with(&["r1"]);
+    let (_other, others) = with(&["r1"]);
+    revoke(&ours, &names(&["r1"]), Vec::new(), false).expect("revoked");
+    fs::copy(others.revoked(), ours.revoked()).expect("copied");
+    let is_refused = |error: String| {
+        assert!(
+            error.contains("no list in it is of an authority"),
+            "{error}"
+        );
+    };
+    is_refused(load(&ours, "r1").expect_err("refused"));
+    is_refused(show(&ours, &[], false).expect_err("refused").to_string());
+    // Writing it anew would let r1 in again.
+    let again = revoke(&ours, &names(&["r1"]), Vec::new(), false);
+    is_refused(again.expect_err("refused").to_string());
 }

@@ -44,6 +44,8 @@ pub(super) struct Lease {
     in_flight: Option<u64>,
     /// A renewal was taken, and nothing has ended it since.
     is_held: bool,
+    /// An operator took the worker out; what it had in hand goes on.
+    is_removed: bool,
     /// When it was renewed last, and how long that lasts.
     renewed: Option<(Instant, Duration)>,
     /// A renewal was sent, and its answer not heard.
@@ -69,6 +71,7 @@ impl Lease {
             sent: 0,
             in_flight: None,
             is_held: false,
+            is_removed: false,
             renewed: None,
             is_asked_for: false,
             reported: None,
@@ -78,6 +81,21 @@ impl Lease {
     /// Requests that the worker has from the whole cluster, as the last renewal said.
     pub(super) fn in_flight(&self) -> Option<u64> {
         self.in_flight
+    }
+
+    /// Whether an operator took the worker out. Then each replica knows of its own requests there alone.
+    pub(super) fn is_removed(&self) -> bool {
+        self.is_removed
+    }
+
+    /// How many replicas there are to ask.
+    pub(super) fn replicas(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// The next renewal goes to another replica.
+    pub(super) fn turn(&mut self) {
+        self.at = (self.at + 1) % self.replicas.len();
     }
 
     /// Whether the worker is registered by this process, or may be: it was about to hear that.
@@ -90,10 +108,10 @@ impl Lease {
         self.body.insert("state".into(), asked.into());
         let body = Value::Object(self.body.clone()).to_string();
         self.in_flight = None;
-        // Stays so if nobody waits for the answer any more.
+        // Stays so if nobody waits for the answer any more, or it is late: a replica that takes its time takes the worker.
         self.is_asked_for = true;
-        let answer = self.call(Method::PUT, body.into_bytes()).await;
-        self.is_asked_for = false;
+        let (answer, is_late) = self.call(Method::PUT, body.into_bytes()).await;
+        self.is_asked_for = is_late && answer.is_err();
         match answer {
             Ok(lease) => {
                 let state = lease["state"].as_str().unwrap_or("unknown");
@@ -115,15 +133,20 @@ impl Lease {
                          ends it takes the worker out; end one of them",
                         self.id
                     ),
-                    // What an operator describes goes before what a lease says.
+                    // What an operator or the configuration describes goes before what a lease says.
                     "active" if asked == "draining" => format!(
-                        "an operator described {0}, so it stays in use when its lease ends; `grapevine workers drain {0}` \
-                         or `grapevine workers remove {0}` take it out",
-                        self.id
+                        "{1} says that {0} is there, too, so it stays in use when its lease ends; `grapevine workers drain \
+                         {0}` or `grapevine workers remove {0}` take it out",
+                        self.id,
+                        who(&also_by(&lease))
                     ),
+                    "draining" if asked == "draining" => {
+                        "draining: the worker gets nothing new".to_owned()
+                    }
                     _ => format!("registered as {}: {state}", self.id),
                 });
-                self.is_held = state != "removed";
+                self.is_removed = state == "removed";
+                self.is_held = !self.is_removed;
                 self.in_flight = lease["in_flight"].as_u64();
                 let ttl = lease["ttl_s"]
                     .as_f64()
@@ -147,20 +170,38 @@ impl Lease {
         (late > 0).then_some(late)
     }
 
-    /// Ends it: the worker is removed.
+    /// Ends it: the worker is removed, unless somebody else says that it is there. What became of it, in words.
     ///
     /// # Errors
     /// No replica answered, or the cluster refused.
-    pub(super) async fn release(&mut self) -> Result<(), Failure> {
-        self.call(Method::DELETE, Vec::new()).await?;
+    pub(super) async fn release(&mut self) -> Result<String, Failure> {
+        let answer = self.call(Method::DELETE, Vec::new()).await.0?;
         self.is_held = false;
         self.is_asked_for = false;
-        Ok(())
+        let others = also_by(&answer);
+        Ok(match others.is_empty() {
+            true => "the worker is taken out of the cluster".to_owned(),
+            false => format!(
+                "the lease has ended; the worker stays in the cluster: {} says that it is there",
+                who(&others)
+            ),
+        })
     }
 
     /// Asks one replica after the other, and returns the first answer. A refusal counts when nobody accepts: while a secret
-    /// is changed, replica by replica, some have the former one.
-    async fn call(&mut self, method: Method, body: Vec<u8>) -> Result<Value, Failure> {
+    /// is changed, replica by replica, some have the former one. And whether an answer was not waited for.
+    async fn call(&mut self, method: Method, body: Vec<u8>) -> (Result<Value, Failure>, bool) {
+        let mut is_late = false;
+        let answer = self.call_each(method, body, &mut is_late).await;
+        (answer, is_late)
+    }
+
+    async fn call_each(
+        &mut self,
+        method: Method,
+        body: Vec<u8>,
+        is_late: &mut bool,
+    ) -> Result<Value, Failure> {
         let credential = self.credential()?;
         let (mut unreachable, mut refused) = (Vec::new(), None);
         for _ in 0..self.replicas.len() {
@@ -175,7 +216,10 @@ impl Lease {
                 Ok(Err(Failure::Unreachable(_) | Failure::Overloaded(_))) => {
                     unreachable.push(url.to_string());
                 }
-                Err(_) => unreachable.push(format!("{url} (no answer in 2 s)")),
+                Err(_) => {
+                    *is_late = true;
+                    unreachable.push(format!("{url} (no answer in 2 s)"));
+                }
                 Ok(Err(Failure::Unauthorized(_))) => {
                     refused.get_or_insert_with(|| self.unauthorized(url));
                 }
@@ -184,7 +228,7 @@ impl Lease {
                 }
                 Ok(Ok(answer)) => return Ok(answer),
             }
-            self.at = (self.at + 1) % self.replicas.len();
+            self.turn();
         }
         let all = unreachable.join(", ");
         let unreachable = || Failure::Unreachable(format!("no replica answers at {all}"));
@@ -223,6 +267,22 @@ impl Lease {
             report(&line);
             self.reported = Some(line);
         }
+    }
+}
+
+/// Who else says that the worker is there, as an answer about its lease tells; releases before do not.
+fn also_by(answer: &Value) -> Vec<&str> {
+    let names = answer["also_by"].as_array().into_iter().flatten();
+    names.filter_map(Value::as_str).collect()
+}
+
+/// The first of them, in words: its description counts.
+fn who(sources: &[&str]) -> String {
+    match sources.first() {
+        Some(&"config") => "the configuration".to_owned(),
+        Some(&"admin") => "an operator".to_owned(),
+        Some(source) => format!("source {source}"),
+        None => "somebody else".to_owned(),
     }
 }
 
@@ -279,6 +339,27 @@ mod tests {
         assert!(!lease.is_held(), "it was not taken");
     }
 
+    /// Nor does one that is held end by that.
+    #[tokio::test]
+    async fn a_lease_whose_answer_is_late_may_be_held() {
+        let (replica, address) = port().await;
+        let mut lease = lease_at(&format!("http://{address}"), &["--credential", "gvw1_x"]);
+        let says_nothing = async {
+            let (stream, _) = replica.accept().await.expect("it is asked");
+            stream.readable().await.expect("a request");
+            // The answer is waited for in vain from here on, in no time.
+            tokio::time::pause();
+            stream
+        };
+        let (renewed, stream) = tokio::join!(lease.renew("active"), says_nothing);
+        assert!(matches!(renewed, Renewed::Unreachable));
+        assert!(lease.is_held());
+        tokio::time::resume();
+        drop((stream, replica));
+        assert!(matches!(lease.renew("active").await, Renewed::Unreachable));
+        assert!(!lease.is_held(), "it was not taken");
+    }
+
     /// As while the secret of leases is changed, one replica after the other.
     #[tokio::test]
     async fn a_replica_that_refuses_is_left_for_one_that_accepts() {
@@ -302,6 +383,32 @@ mod tests {
         let said = format!("http://{}/ refuses the credential", first.1);
         assert!(failure.to_string().starts_with(&said), "{failure}");
         refuses.abort();
+    }
+
+    /// Beside a worker of the configuration nothing is drained and nothing taken out.
+    #[tokio::test]
+    async fn a_worker_that_others_describe_is_not_said_to_leave() {
+        let table = [
+            (json!(["config"]), "active", "the configuration says that w"),
+            (json!(["admin", "dns"]), "active", "an operator says that w"),
+            (json!(["dns"]), "draining", "draining: the worker"),
+            (json!([]), "draining", "draining: the worker"),
+        ];
+        for (others, state, said) in table {
+            let (replica, address) = port().await;
+            let answer =
+                json!({ "state": state, "ttl_s": 30, "in_flight": 0, "also_by": others.clone() });
+            let replica = serve(replica, move |_| (200, answer.clone()));
+            let mut lease = lease_at(&format!("http://{address}"), &[]);
+            let renewed = lease.renew("draining").await;
+            assert!(matches!(renewed, Renewed::Until(_)));
+            let reported = lease.reported.clone().unwrap_or_default();
+            assert!(reported.starts_with(said), "{reported}");
+            let left = lease.release().await.expect("an answer");
+            let stays = left.contains("stays in the cluster");
+            assert_eq!(stays, others != json!([]), "{left}");
+            replica.abort();
+        }
     }
 
     #[test]

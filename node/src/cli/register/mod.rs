@@ -6,6 +6,8 @@
 
 mod command;
 mod lease;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 use std::ffi::OsString;
@@ -16,7 +18,7 @@ use std::time::Duration;
 use grapevine_gossip::worker::WorkerId;
 use procfs::process::Process;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use url::Url;
 
 use self::command::Wrapped;
@@ -77,7 +79,7 @@ pub struct RegisterArgs {
     /// File with that secret; it counts more than the variable.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// Seconds that requests in hand may take at the end, before the worker is taken out all the same.
+    /// Seconds that requests in hand may take at the end, before the worker is taken out, and its command ended, all the same.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     drain: u64,
     /// The worker's command and its arguments; its end ends this program, with the same exit code.
@@ -91,6 +93,8 @@ const RETRY: Duration = Duration::from_secs(1);
 const REFUSED_RETRY: Duration = Duration::from_secs(5);
 /// A worker beside which this runs, and that refuses connections for so long, is registered anew when it answers.
 const GONE_AFTER: Duration = Duration::from_secs(60);
+/// How long its renewals wait for a worker that takes its time: longer than a connection to it may take.
+const LOOKED_WITHIN: Duration = Duration::from_secs(4);
 
 /// Carries it out.
 ///
@@ -181,8 +185,10 @@ impl Registration {
                     REFUSED_RETRY
                 }
             };
-            sleep(pause).await;
-            if self.worker.is_there().await {
+            // A worker that takes its time costs its lease none.
+            let is_there = timeout(pause.max(LOOKED_WITHIN), self.worker.is_there());
+            let (is_there, ()) = tokio::join!(is_there, sleep(pause));
+            if is_there.unwrap_or(true) {
                 seen = Instant::now();
             } else if seen.elapsed() > GONE_AFTER {
                 report("the worker refuses connections; it is registered anew when it answers");
@@ -193,29 +199,41 @@ impl Registration {
 
     /// Takes the worker out of use, waits for what it has in hand, and takes it out of the cluster.
     async fn leave(&mut self, wrapped: &mut Wrapped) {
-        if !self.lease.is_held() {
+        if !self.lease.is_held() && !self.lease.is_removed() {
             return;
         }
-        report("draining: the worker gets nothing new");
         let until = Instant::now() + self.drain;
         let mut empty = 0;
-        while Instant::now() < until && empty < 2 && !wrapped.has_ended() {
+        while Instant::now() < until && !self.is_empty(empty) && !wrapped.has_ended() {
             match self.lease.renew("draining").await {
                 Renewed::Until(_) if self.lease.in_flight() == Some(0) => empty += 1,
                 Renewed::Until(_) | Renewed::Unreachable => empty = 0,
+                // Its lease expires then, and what it has in hand has its time all the same.
                 Renewed::Refused(failure) => {
-                    report(&failure.to_string());
-                    break;
+                    self.lease.report(format!("{failure}; tried again"));
+                    empty = 0;
                 }
+            }
+            if self.lease.is_removed() {
+                self.lease.turn();
             }
             sleep(RETRY).await;
         }
         if let Some(open) = self.lease.in_flight().filter(|open| *open > 0) {
             report(&format!(
-                "{open} requests are still open there; the worker is taken out all the same"
+                "{open} requests are still open there; the lease ends all the same"
             ));
         }
         self.release().await;
+    }
+
+    /// Whether so many answers in a row without a request in hand are enough: two, or one of each replica.
+    fn is_empty(&self, answers: usize) -> bool {
+        let needed = match self.lease.is_removed() {
+            true => self.lease.replicas().max(2),
+            false => 2,
+        };
+        answers >= needed
     }
 
     async fn release(&mut self) {
@@ -224,7 +242,7 @@ impl Registration {
             return;
         }
         match self.lease.release().await {
-            Ok(()) => report("the worker is taken out of the cluster"),
+            Ok(left) => report(&left),
             Err(failure) => report(&format!("{failure}; its lease expires by itself")),
         }
     }

@@ -62,14 +62,18 @@ impl Worker {
         }
     }
 
-    /// Whether anything answers there, whatever it says.
+    /// Whether anything answers there, whatever it says, or takes its time after it took the connection: an engine under
+    /// load may say nothing for long. Who closes it without a word may be a proxy of one that is gone.
     pub(super) async fn is_there(&self) -> bool {
-        self.get("health").await.is_ok()
+        match self.get("health").await {
+            Ok(_) => true,
+            Err(silent) => silent.is_slow,
+        }
     }
 
     async fn is_ready(&self) -> Result<(), String> {
         for path in ["health", "v1/models"] {
-            let status = self.get(path).await?;
+            let status = self.get(path).await.map_err(|silent| silent.why)?;
             if !status.is_success() {
                 return Err(format!("/{path} answers {status}"));
             }
@@ -77,11 +81,48 @@ impl Worker {
         Ok(())
     }
 
-    async fn get(&self, path: &str) -> Result<StatusCode, String> {
-        let url = self.url.join(path).map_err(|error| error.to_string())?;
+    async fn get(&self, path: &str) -> Result<StatusCode, Silent> {
+        let url = self.url.join(path).map_err(|error| Silent {
+            why: error.to_string(),
+            is_slow: false,
+        })?;
         let answer = self.http.get(url).timeout(ANSWER_WITHIN).send().await;
         answer
             .map(|answer| answer.status())
-            .map_err(|error| format!("/{path}: {}", chain(&error)))
+            .map_err(|error| Silent {
+                why: format!("/{path}: {}", chain(&error)),
+                is_slow: error.is_timeout() && !error.is_connect(),
+            })
+    }
+}
+
+/// Nothing was answered.
+struct Silent {
+    why: String,
+    /// There was a connection, and no answer in time.
+    is_slow: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::fake_replica::port;
+
+    #[tokio::test]
+    async fn a_worker_that_takes_its_time_is_there_and_one_that_refuses_is_not() {
+        let (listener, address) = port().await;
+        let worker = Worker::new(&format!("http://{address}")).expect("an address");
+        let says_nothing = async {
+            let (stream, _) = listener.accept().await.expect("it is asked");
+            stream.readable().await.expect("a request");
+            // The answer is waited for in vain from here on, in no time.
+            tokio::time::pause();
+            stream
+        };
+        let (is_there, stream) = tokio::join!(worker.is_there(), says_nothing);
+        assert!(is_there);
+        tokio::time::resume();
+        drop((stream, listener));
+        assert!(!worker.is_there().await);
     }
 }

@@ -40,7 +40,8 @@ use super::show::print_line;
 /// It is the picture of the page, for those who came by ssh: no mouse, any size, and keys that `?` lists. Where the
 /// asked replica dies, another one that it named is asked, and the last line says so.
 #[derive(clap::Args)]
-#[command(after_help = "\
+// Known so that the refusal can say what has it.
+#[command(mut_arg("json", |json| json.hide(true)), after_help = "\
 Examples:
   grapevine top
   grapevine top --admin http://10.0.0.2:30001 --view workers

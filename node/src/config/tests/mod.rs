@@ -100,6 +100,10 @@ fn the_environment_is_read_and_checked() {
         ]
     );
     assert_eq!(
+        messages(environment(&[("GRAPEVINE_FOO__BAR", "1")])),
+        ["environment variable GRAPEVINE_FOO__BAR: foo.bar: no such setting"]
+    );
+    assert_eq!(
         messages(environment(&[("GRAPEVINE_LISTEN__PORT", "x")])),
         [
             "environment variable GRAPEVINE_LISTEN__PORT: listen.port: expected a whole number from \

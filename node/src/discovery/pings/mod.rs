@@ -1,7 +1,7 @@
 //! Workers that register by ZeroMQ, as vLLM's engines with P2P NCCL and MoRI-IO do: each sends a ping every three
 //! seconds to the one router that it is told of.
 //!
-//! A ping renews a lease (`leases.rs`), so a worker that reaches one replica is known to all, and one that falls silent
+//! A ping renews a lease (`leases`), so a worker that reaches one replica is known to all, and one that falls silent
 //! gets nothing new before it is removed. What it says beyond its address becomes labels. Nothing is answered; engines
 //! wait for no answer.
 //!

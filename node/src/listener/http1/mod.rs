@@ -6,6 +6,8 @@
 
 mod answer;
 mod clock;
+#[cfg(test)]
+mod leaving_tests;
 pub mod request;
 #[cfg(test)]
 mod request_tests;
@@ -25,6 +27,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode, Version};
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::yield_now;
 
 use self::answer::{Asked, Framed};
 pub(super) use self::clock::LAST_CALL;
@@ -81,6 +84,22 @@ enum Next {
     Refused(ApiError),
 }
 
+impl Next {
+    /// What was read of a head; none at the end of the stream.
+    fn of(head: Option<Result<RequestHead, Fault>>, refusals: &RefusalMetrics) -> Self {
+        match head {
+            None => Self::End,
+            Some(Ok(head)) => Self::Request(head),
+            Some(Err(fault)) => {
+                if !matches!(fault, Fault::Malformed(_)) {
+                    refusals.limit_reached("header_bytes");
+                }
+                Self::Refused(fault.error())
+            }
+        }
+    }
+}
+
 /// Serves requests until either side ends the connection. Polled again after [`Wire::leave`], it ends as soon as nothing
 /// is in progress; but its last answer did not say so, and behind that the client has a moment for a request that it may
 /// have sent.
@@ -103,7 +122,13 @@ where
     let mut clock = Clock::new(waits);
     loop {
         let next = poll_fn(|cx| poll_next(wire, &mut clock, refusals, cx));
-        let head = match next.await? {
+        let mut next = next.await?;
+        if matches!(next, Next::End) && lock(wire).is_leaving() {
+            // What has come may not be known here yet: the system is asked for news between two turns of a runtime.
+            yield_now().await;
+            next = poll_fn(|cx| Poll::Ready(come_by_now(wire, refusals, cx))).await?;
+        }
+        let head = match next {
             Next::Request(head) => head,
             Next::End => break,
             Next::Refused(error) => return Err(refuse(wire, refusals, &error).await),
@@ -180,16 +205,7 @@ where
 {
     let mut wire = lock(wire);
     let next = match wire.poll_head(cx) {
-        Poll::Ready(next) => match next? {
-            None => Next::End,
-            Some(Ok(head)) => Next::Request(head),
-            Some(Err(fault)) => {
-                if !matches!(fault, Fault::Malformed(_)) {
-                    refusals.limit_reached("header_bytes");
-                }
-                Next::Refused(fault.error())
-            }
-        },
+        Poll::Ready(head) => Next::of(head?, refusals),
         Poll::Pending if wire.is_in_the_way() => Next::End,
         Poll::Pending => {
             // Whoever drips a head does not hold up the end for longer than one who sends nothing.
@@ -211,6 +227,21 @@ where
     };
     clock.stop();
     Poll::Ready(Ok(next))
+}
+
+/// The next request, if all of its head has come.
+fn come_by_now<Io>(
+    wire: &Shared<Io>,
+    refusals: &RefusalMetrics,
+    cx: &mut Context<'_>,
+) -> io::Result<Next>
+where
+    Io: AsyncRead + AsyncWrite + Unpin,
+{
+    match lock(wire).poll_head(cx) {
+        Poll::Ready(head) => Ok(Next::of(head?, refusals)),
+        Poll::Pending => Ok(Next::End),
+    }
 }
 
 /// Ends a request that has its answer; whether another one can be read behind it.

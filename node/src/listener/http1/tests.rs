@@ -92,7 +92,7 @@ where
             // An early end is the server's right.
             let _ = to.write_all(piece).await;
             let _ = to.flush().await;
-            tokio::task::yield_now().await;
+            yield_now().await;
         }
     };
     let mut bytes = Vec::new();

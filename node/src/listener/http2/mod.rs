@@ -23,7 +23,7 @@ use crate::http::client_body::ClientBody;
 use crate::http::client_io::Gone;
 use crate::http::forwarded::Peer;
 use crate::proxy::ClientLeft;
-use crate::seats::Seat;
+use crate::seats::{Goodbye, Seat};
 use crate::shutdown::Cutoff;
 
 /// Bytes of a request's body that a client may send before they are read. An upload gets so much in each round trip: 5 MB
@@ -112,8 +112,10 @@ where
         () = front.phase.leaving() => connection.as_mut().graceful_shutdown(),
         () = seat.progress().told_to_leave() => {
             connection.as_mut().graceful_shutdown();
-            if let Some(ended) = seat.goodbye(connection.as_mut()).await {
-                return ended;
+            match seat.goodbye(connection.as_mut()).await {
+                Goodbye::Ended(ended) => return ended,
+                Goodbye::Idle => return Ok(()),
+                Goodbye::Busy => {}
             }
         }
         () = rest.is_over() => {

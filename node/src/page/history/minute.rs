@@ -7,7 +7,7 @@ use super::{History, OUTCOMES, Sample, Spread};
 
 /// What counts as the last minute.
 const MINUTE: Duration = Duration::from_secs(60);
-/// From here on [`OUTCOMES`] are failures of workers or of this replica.
+/// From here on [`OUTCOMES`] are failures of workers or of this replica that came after an answer had begun.
 const FAILURES: usize = 4;
 
 /// What happened at this replica within the last minute, or since it started.
@@ -19,7 +19,7 @@ pub struct Minute {
     pub ended: u64,
     /// Of these, by a fault of a worker or of this replica.
     pub failed: u64,
-    /// Requests that were not taken, or for which no worker had an answer.
+    /// Requests that were answered with "not now", by this replica or by a worker.
     pub refused: u64,
     /// Times to first tokens, in seconds; none where none came.
     pub first_token: Option<Spread>,
@@ -46,11 +46,12 @@ impl History {
             };
             samples.clone().map(of_sample).sum()
         };
+        let errors: u64 = samples.clone().map(|of| u64::from(of.failed)).sum();
         let (prompt, cached) = self.workers.prompts(last.at, MINUTE);
         Some(Minute {
             over_s: samples.clone().map(|sample| sample.over_s).sum(),
             ended: ended(0),
-            failed: ended(FAILURES),
+            failed: ended(FAILURES) + errors,
             refused: samples.clone().map(|of| u64::from(of.refused)).sum(),
             first_token: self.first_tokens(),
             in_flight: last.levels.in_flight,
@@ -94,7 +95,7 @@ mod tests {
             let mut taken = Taken::default();
             taken.counted.outcomes[0] = u64::from(n) * 20;
             taken.counted.outcomes[5] = u64::from(n);
-            taken.counted.refused = [u64::from(n), u64::from(n) * 2];
+            (taken.counted.refused, taken.counted.failed) = (u64::from(n) * 2, u64::from(n) * 3);
             taken.levels.waiting = n as f32;
             let sample = WorkerSample {
                 prompt_tokens: u64::from(n) * 100,
@@ -110,7 +111,10 @@ mod tests {
             history.take(EVERY * n, taken);
         }
         let minute = history.minute().expect("samples");
-        assert_eq!((minute.over_s, minute.ended, minute.failed), (60.0, 126, 6));
+        assert_eq!(
+            (minute.over_s, minute.ended, minute.failed),
+            (60.0, 126, 24)
+        );
         assert_eq!(minute.refused, 12);
         assert_eq!((minute.waiting, minute.hit_rate), (30.0, Some(0.75)));
         assert_eq!(minute.first_token, None, "the last one came earlier");

@@ -56,9 +56,10 @@ pub const VERDICTS: [&str; 8] = [
 pub struct Counted {
     /// Requests, by [`OUTCOMES`].
     pub outcomes: [u64; OUTCOMES.len()],
-    /// Requests that were not served, counted in two ways that overlap: errors of the router's own, also before there is
-    /// an endpoint; answers of 500 and above, also those of workers.
-    pub refused: [u64; 2],
+    /// Requests that were answered with "not now", by the router or by a worker; also before there is an endpoint.
+    pub refused: u64,
+    /// Requests that were answered with the error of a worker or of this replica. Answers that broke off are outcomes.
+    pub failed: u64,
     /// Comparisons, by [`VERDICTS`].
     pub verdicts: [u64; VERDICTS.len()],
     /// Times to first tokens, in seconds.
@@ -104,8 +105,10 @@ pub struct Sample {
     pub over_s: f32,
     /// Ended requests, by [`OUTCOMES`].
     pub outcomes: [u32; OUTCOMES.len()],
-    /// Requests that were not taken, or for which no worker had an answer.
+    /// Requests that were answered with "not now".
     pub refused: u32,
+    /// Requests that were answered with the error of a worker or of this replica.
+    pub failed: u32,
     /// Comparisons, by [`VERDICTS`].
     pub verdicts: [u32; VERDICTS.len()],
     /// Times to first tokens.
@@ -227,10 +230,8 @@ fn difference(
         at,
         over_s: at.saturating_sub(since).as_secs_f32().max(0.001),
         outcomes: grown(&before.outcomes, &now.outcomes),
-        refused: grown(&before.refused, &now.refused)
-            .into_iter()
-            .max()
-            .unwrap_or(0),
+        refused: grown_by(before.refused, now.refused),
+        failed: grown_by(before.failed, now.failed),
         verdicts: grown(&before.verdicts, &now.verdicts),
         first_token: now.first_token.spread_since(&before.first_token),
         inter_token: now.inter_token.spread_since(&before.inter_token),
@@ -240,7 +241,11 @@ fn difference(
 }
 
 fn grown<const N: usize>(before: &[u64; N], now: &[u64; N]) -> [u32; N] {
-    std::array::from_fn(|at| u32::try_from(now[at].saturating_sub(before[at])).unwrap_or(u32::MAX))
+    std::array::from_fn(|at| grown_by(before[at], now[at]))
+}
+
+fn grown_by(before: u64, now: u64) -> u32 {
+    u32::try_from(now.saturating_sub(before)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -12,6 +12,17 @@ use crate::page::model::marks::listed;
 use crate::page::model::{Listed, Standing, replicas as of_replicas, workers as of_workers};
 use crate::shown::{field, rows};
 
+/// Whether a worker of this id is registered, as far as this replica knows.
+pub fn has_worker(facts: &Facts, id: &str) -> bool {
+    facts.workers.iter().any(|worker| field(worker, "id") == id)
+}
+
+/// Whether this replica knows one of this id.
+pub fn has_replica(facts: &Facts, id: &str) -> bool {
+    let all = rows(&facts.cluster, "replicas");
+    all.iter().any(|replica| field(replica, "id") == id)
+}
+
 /// Parts of the page of a worker.
 pub fn worker(facts: &Facts, history: &History, id: &str, now: Moment) -> Vec<Part> {
     let found = facts

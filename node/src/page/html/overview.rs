@@ -209,6 +209,7 @@ fn sources(listed: &Listed<SourceRow>) -> Markup {
                     th scope="col" { "Seen" }
                     th scope="col" { "Ready" }
                     th scope="col" { "Missing" }
+                    th scope="col" { "Contested" }
                 } }
                 tbody { @for row in &listed.rows { tr {
                     th scope="row" { (row.name) }

@@ -122,8 +122,8 @@ pub struct SourceRow {
     pub is_up: bool,
     /// Why it cannot be seen.
     pub failure: Option<String>,
-    /// Workers: registered, seen, ready, missing.
-    pub counts: [u64; 4],
+    /// Workers: registered, seen, ready, missing, contested.
+    pub counts: [u64; 5],
 }
 
 impl<T> Listed<T> {
@@ -210,7 +210,7 @@ fn source_row(source: &Value) -> SourceRow {
         name: field(source, "source"),
         is_up: source["up"] == true,
         failure: source["failure"].as_str().map(str::to_owned),
-        counts: ["registered", "seen", "ready", "missing"]
+        counts: ["registered", "seen", "ready", "missing", "contested"]
             .map(|name| source[name].as_u64().unwrap_or(0)),
     }
 }

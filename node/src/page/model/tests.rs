@@ -232,6 +232,18 @@ fn hostile_names_are_text() {
 }
 
 #[test]
+fn of_each_source_is_shown_what_is_missing_and_what_is_contested() {
+    let mut facts = facts(&[replica("r1", true, "d")], Vec::new());
+    facts.sources = vec![json!({
+        "source": "dns", "up": true, "registered": 9, "seen": 4, "ready": 3, "missing": 2, "contested": 1,
+    })];
+    let (history, now) = busy_hour(&[]);
+    let shown = Overview::of(&facts, &history, now);
+    assert_eq!(shown.sources.rows[0].counts, [9, 4, 3, 2, 1]);
+    assert!(whole(&facts, &history, now).contains("Contested"));
+}
+
+#[test]
 fn aliases_can_be_chosen_in_the_form() {
     let mut facts = facts(&[replica("r1", true, "d")], vec![worker("w1", "good", 1.0)]);
     facts.cluster["models"] =

@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use super::{Listed, Standing, WORKERS_SHOWN, texts};
-use crate::shown::summary::{own_trouble, seconds, worker_rank, worker_trouble};
+use crate::shown::summary::{
+    ON_TRIAL, is_on_trial, own_trouble, seconds, worker_rank, worker_trouble,
+};
 use crate::shown::{clean, field};
 
 /// Models and sources of a row that are named.
@@ -67,6 +69,10 @@ pub fn row(worker: &Value) -> WorkerRow {
     let state = field(worker, "state");
     let (standing, state) = match (own_trouble(worker), state.as_str()) {
         (Some(what), _) => (Standing::Bad, format!("{what} for {}", seconds(lasts))),
+        (None, "active") if is_on_trial(worker) => {
+            let what = format!("{ON_TRIAL} for {}", seconds(lasts));
+            (Standing::Doubtful, what)
+        }
         // For how long is not known here.
         (None, "active") if worker["doubted"].is_string() => {
             let what = format!("doubted by another replica ({})", field(worker, "doubted"));

@@ -6,18 +6,22 @@ use prometheus_client::registry::Registry;
 
 use crate::all_metrics::AllMetrics;
 use crate::api::error::ErrorKind;
+use crate::metrics::refusals::{BUSY, FAILED};
 use crate::metrics::snapshot::{Sample, samples};
 use crate::page::history::{Counted, OUTCOMES, VERDICTS};
-use crate::proxy::outcome::Outcome;
 
 /// Errors of the router's own that say "not now" to a client that did nothing wrong. That a tenant has used up what is
 /// its own is between the two.
-const NOT_NOW: [ErrorKind; 6] = [
+const NOT_NOW: [ErrorKind; 3] = [
     ErrorKind::Overloaded,
     ErrorKind::NoWorker,
+    ErrorKind::ShuttingDown,
+];
+
+/// Those that tell a client of a fault of a worker or of this replica. A stream that broke off has an outcome that says so.
+const FAULTS: [ErrorKind; 3] = [
     ErrorKind::UpstreamFailed,
     ErrorKind::UpstreamTimeout,
-    ErrorKind::ShuttingDown,
     ErrorKind::Internal,
 ];
 
@@ -33,6 +37,8 @@ impl Counters {
         registry.register("between", "", requests.inter_token_seconds.clone());
         registry.register("queue", "", metrics.admission.waits().clone());
         registry.register("errors", "", metrics.refusals.errors.clone());
+        let worker_errors = metrics.refusals.worker_errors.clone();
+        registry.register("worker_errors", "", worker_errors);
         let agreement = &metrics.cluster.agreement_samples;
         registry.register("agreement", "", agreement.clone());
         Self(registry)
@@ -74,16 +80,20 @@ fn count(sample: &Sample<'_>, counted: &mut Counted) {
     };
     let buckets = match sample.name {
         "errors_total" => {
-            let code = sample.label("code");
-            let is_not_now = code.is_some_and(|code| NOT_NOW.map(ErrorKind::code).contains(&code));
-            counted.refused[0] += u64::from(is_not_now) * value;
+            let code = sample.label("code").unwrap_or_default();
+            let is_one_of = |kinds: [ErrorKind; 3]| kinds.map(ErrorKind::code).contains(&code);
+            counted.refused += u64::from(is_one_of(NOT_NOW)) * value;
+            counted.failed += u64::from(is_one_of(FAULTS)) * value;
+            return;
+        }
+        "worker_errors_total" => {
+            let result = sample.label("result");
+            counted.refused += u64::from(result == Some(BUSY)) * value;
+            counted.failed += u64::from(result == Some(FAILED)) * value;
             return;
         }
         "requests_total" => {
             let outcome = sample.label("outcome");
-            let is_error = outcome == Some(Outcome::Error.as_str());
-            let is_ours = sample.label("status") == Some("5xx");
-            counted.refused[1] += u64::from(is_error && is_ours) * value;
             return add(&OUTCOMES, outcome, value, &mut counted.outcomes);
         }
         "agreement_total" => {
@@ -117,6 +127,7 @@ mod tests {
     use crate::api::Endpoint;
     use crate::metrics::AgreementLabels;
     use crate::page::history::buckets::Buckets;
+    use crate::proxy::outcome::Outcome;
 
     #[test]
     fn what_is_counted_is_read_whatever_models_are_called() {
@@ -162,11 +173,45 @@ mod tests {
             metrics.refusals.own_error(theirs);
         }
         let counted = counters.read();
-        assert_eq!((counted.outcomes[0], counted.refused), (2, [2, 1]));
-        assert_eq!(counted.outcomes[5], 1);
+        assert_eq!((counted.outcomes[0], counted.outcomes[5]), (2, 1));
+        assert_eq!((counted.refused, counted.failed), (2, 0));
         assert_eq!(counted.verdicts[6], 1);
         let spread = counted.first_token.spread_since(&Buckets::default());
         assert!((0.015..0.035).contains(&spread.p50), "{spread:?}");
         assert!(spread.p99 < 0.035, "{spread:?}");
+    }
+
+    #[test]
+    fn faults_of_workers_are_no_refusals() {
+        let metrics = AllMetrics::new();
+        let counters = Counters::of(&metrics);
+        let counted = |status: Option<u16>, own: Option<ErrorKind>| {
+            let before = counters.read();
+            if let Some(kind) = own {
+                metrics.refusals.own_error(kind);
+            }
+            if let Some(status) = status {
+                let status = StatusCode::from_u16(status).expect("a status");
+                metrics.refusals.worker_error(status);
+            }
+            let now = counters.read();
+            (now.refused - before.refused, now.failed - before.failed)
+        };
+        for fault in FAULTS {
+            assert_eq!(counted(None, Some(fault)), (0, 1), "{fault:?}");
+        }
+        for not_now in NOT_NOW {
+            assert_eq!(counted(None, Some(not_now)), (1, 0), "{not_now:?}");
+        }
+        for (status, expected) in [
+            (400, (0, 0)),
+            (429, (1, 0)),
+            (500, (0, 1)),
+            (502, (0, 1)),
+            (503, (1, 0)),
+            (504, (0, 1)),
+        ] {
+            assert_eq!(counted(Some(status), None), expected, "{status}");
+        }
     }
 }

@@ -83,7 +83,10 @@ mod tests {
         let house = Alone::new("r1", [worker(0, MODEL)], &KvEventsConfig::default(), 1);
         let pool = house.cluster.fleet().pool(MODEL).expect("it is served");
         let key = KeyBuilder::new(&ClusterSettings::default().key, MODEL, b"").finish();
-        let placed = house.cluster.place(&pool, &key, &[]).expect("it is usable");
+        let placed = house
+            .cluster
+            .place(&pool, &key, &[], &[])
+            .expect("it is usable");
         let in_flight = InFlight::begin(&placed.worker, &placed.decision).expect("it is usable");
         let metrics = SplitMetrics::register(&mut Registry::default());
         LeftBlocks::new(TransferConfig::default().into(), metrics).leave(in_flight);

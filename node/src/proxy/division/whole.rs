@@ -6,8 +6,8 @@ use grapevine_placement::{Divide, Key};
 use crate::cluster::{Cluster, Halves, Pool};
 
 /// Whether one worker of `pool`, which the request found, is to take all of it; the name of that way. `tried`: workers of
-/// the pool, by index, that were asked before: what they hold of the prompt is no reason. A preview: load may change
-/// before the request is placed.
+/// the pool, by index, that were asked before: what they hold of the prompt is no reason; `tried_prefill`: prefill workers
+/// that are not to compute it again. A preview: load may change before the request is placed.
 pub fn stays_whole(
     cluster: &Cluster,
     pool: &Pool,
@@ -15,6 +15,7 @@ pub fn stays_whole(
     key: &Key,
     divide: &Divide,
     tried: &[usize],
+    tried_prefill: &[usize],
 ) -> Option<&'static str> {
     let takes_whole = pool.role() == Role::Any;
     let short = match takes_whole {
@@ -35,7 +36,61 @@ pub fn stays_whole(
     if !takes_whole {
         return None;
     }
-    let prefill = cluster.preview(&halves.prefill, key, &[]).ok()?;
+    // One that no decode worker understands is in no pair, however idle it is.
+    let passed_over = [tried_prefill, halves.pairs.silent()].concat();
+    let prefill = cluster.preview(&halves.prefill, key, &passed_over).ok()?;
     let is_sooner = divide.is_sooner_whole(&whole, &prefill);
     is_sooner.then_some("whole_sooner")
+}
+
+#[cfg(test)]
+mod tests {
+    use grapevine_placement::{ClusterSettings, KeyBuilder};
+
+    use super::*;
+    use crate::alone::{Alone, worker_with};
+    use crate::config::{KvEventsConfig, TransferConfig};
+    use crate::upstream::InFlight;
+
+    const MODEL: &str = "m";
+
+    fn key(number: usize) -> Key {
+        let mut builder = KeyBuilder::new(&ClusterSettings::default().key, MODEL, b"");
+        builder.text(format!("{number} {}", "word ".repeat(1_600)));
+        builder.finish()
+    }
+
+    /// The queue of the pairs is that of the prefill workers that can be in one, not of those that are idle for want of a
+    /// partner.
+    #[test]
+    fn only_prefill_workers_that_a_pair_may_have_are_asked() {
+        let member = |id, role, zone: &str| {
+            let zone = Some(zone.to_owned());
+            worker_with(id, MODEL, |raw| (raw.role, raw.zone) = (role, zone))
+        };
+        let workers = [
+            member("d0", Role::Decode, "a"),
+            member("p0", Role::Prefill, "a"),
+            member("p1", Role::Prefill, "b"),
+            member("p2", Role::Prefill, "a"),
+            member("w0", Role::Any, "a"),
+        ];
+        let house = Alone::new("r1", workers, &KvEventsConfig::default(), 5);
+        let cluster = &house.cluster;
+        let pool = cluster.fleet().pool(MODEL).expect("it is served");
+        let halves = pool.halves().expect("both are there");
+        assert_eq!(halves.pairs.silent(), [1], "no pair spans zones here");
+        let divide = TransferConfig::default().divide();
+        let way =
+            |tried: &[usize]| stays_whole(cluster, &pool, halves, &key(0), &divide, &[], tried);
+        assert_eq!(way(&[]), None, "a pair is idle");
+        let busy = (1..).take(20).map(|number| {
+            let placed = cluster.place(&halves.prefill, &key(number), &[], &[1, 2]);
+            let placed = placed.expect("one is left");
+            InFlight::begin(&placed.worker, &placed.decision).expect("it is usable")
+        });
+        let _busy: Vec<InFlight> = busy.collect();
+        assert_eq!(way(&[]), None, "the other one is idle");
+        assert_eq!(way(&[2]), Some("whole_sooner"), "it was tried");
+    }
 }

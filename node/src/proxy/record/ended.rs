@@ -30,6 +30,9 @@ impl Record {
         let within = self.sampled_span();
         self.series
             .ended(self.endpoint, outcome, self.status, elapsed, within);
+        if let (Outcome::Error, None, Some(status)) = (outcome, self.error, self.status) {
+            metrics.refusals.worker_error(status);
+        }
         metrics.answers.relayed(self.events);
         if let Some(way) = self.split {
             metrics.split.way(way);

@@ -439,6 +439,8 @@ impl Drop for Record {
         let outcome = self.abandoned();
         if self.ended.is_none() && outcome == Outcome::Error {
             self.status = Some(StatusCode::INTERNAL_SERVER_ERROR);
+            // Whoever caught the panic counts it; it is no error of a worker's.
+            self.error = Some(ErrorKind::Internal);
         }
         self.finish(outcome);
         self.write();

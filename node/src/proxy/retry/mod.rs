@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use super::budget::{Budget, Loan};
 use crate::api::ApiError;
+use crate::api::error::ErrorKind;
 use crate::config::RetryConfig;
 use crate::upstream::attempt::Failure;
 
@@ -34,8 +35,8 @@ pub(super) trait AttemptPlan {
     /// Chooses a worker that is not in `tried`, and adds it there.
     ///
     /// # Errors
-    /// No worker is left that may take it.
-    fn place(&mut self, tried: &mut Vec<usize>) -> Result<Self::Placed, NoWorker>;
+    /// No worker is left that may take it, nobody serves its model any more, or none is to get it.
+    fn place(&mut self, tried: &mut Vec<usize>) -> Result<Self::Placed, Exhausted>;
 
     /// The worker was known to refuse connections when it was chosen.
     fn is_last_resort(placed: &Self::Placed) -> bool;
@@ -80,12 +81,14 @@ pub(super) struct RetryPolicy<'a> {
 pub(super) enum Exhausted {
     /// No worker could be asked.
     Unplaced(NoWorker),
-    /// It waited for a worker with room, and was turned away.
+    /// It waited for a worker with room and was turned away, or its model is served no more.
     TurnedAway(ApiError),
     /// How the last attempt failed.
     Failed(Failure),
     /// Workers ended while they had it: no other gets it.
     Condemned,
+    /// Workers ended while they had one like it: none gets it for this long.
+    Quarantined(Duration),
 }
 
 /// Tries one worker after another until one answers.
@@ -138,11 +141,15 @@ pub(super) async fn run<C: AttemptPlan>(
                     // As if it had just been let in: those that are left may be full.
                     plan.place_first(&mut tried).await
                 } else {
-                    plan.place(&mut tried).map_err(Exhausted::Unplaced)
+                    plan.place(&mut tried)
                 };
                 placed = match again {
                     Ok(placed) => placed,
-                    Err(Exhausted::TurnedAway(error)) => return Err(Exhausted::TurnedAway(error)),
+                    Err(why @ Exhausted::Quarantined(_)) => return Err(why),
+                    // That its model is gone by now says less than what became of it.
+                    Err(Exhausted::TurnedAway(why)) if why.kind != ErrorKind::ModelNotFound => {
+                        return Err(Exhausted::TurnedAway(why));
+                    }
                     Err(_) => {
                         // One that was lent just now was not used.
                         if failure.is_refused() {

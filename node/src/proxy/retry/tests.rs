@@ -59,6 +59,8 @@ struct Script {
     known_dead: bool,
     /// Workers that may end with the request.
     deaths_max: Option<usize>,
+    /// Its body is marked after so many attempts, because of another request.
+    marked_after: Option<usize>,
     acts: VecDeque<(Act, Duration)>,
     /// The workers that were asked, how it went, and when that was over.
     asked: Vec<(usize, Act, Instant)>,
@@ -70,6 +72,7 @@ impl Script {
             workers,
             known_dead: false,
             deaths_max: None,
+            marked_after: None,
             acts: acts.into_iter().collect(),
             asked: Vec::new(),
         }
@@ -82,12 +85,15 @@ impl AttemptPlan for Script {
     type Answer = ();
 
     async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<(usize, bool), Exhausted> {
-        self.place(tried).map_err(Exhausted::Unplaced)
+        self.place(tried)
     }
 
-    fn place(&mut self, tried: &mut Vec<usize>) -> Result<(usize, bool), NoWorker> {
+    fn place(&mut self, tried: &mut Vec<usize>) -> Result<(usize, bool), Exhausted> {
+        if self.marked_after == Some(self.asked.len()) {
+            return Err(Exhausted::Quarantined(Duration::from_secs(1)));
+        }
         let next = (0..self.workers).find(|worker| !tried.contains(worker));
-        let next = next.ok_or(NoWorker::Tried)?;
+        let next = next.ok_or(Exhausted::Unplaced(NoWorker::Tried))?;
         tried.push(next);
         Ok((next, self.known_dead))
     }
@@ -298,6 +304,23 @@ fn nobody_gets_what_ended_two() {
     let exhausted = play(&mut script, || policy(RetryConfig::default())).expect_err("condemned");
     assert!(matches!(exhausted, Exhausted::Condemned), "{exhausted:?}");
     assert_eq!(script.asked.len(), 2);
+}
+
+#[test]
+fn nobody_gets_what_is_marked_meanwhile() {
+    for (marked_after, act) in [
+        (0, Act::Answered),
+        (1, Act::Refused),
+        (1, Act::Closed),
+        (2, Act::Full),
+    ] {
+        let mut script = Script::of(8, [(act, NOW); 3]);
+        script.marked_after = Some(marked_after);
+        let exhausted = play(&mut script, || policy(RetryConfig::default())).expect_err("marked");
+        let is_expected = matches!(exhausted, Exhausted::Quarantined(_));
+        assert!(is_expected, "{exhausted:?}");
+        assert_eq!(script.asked.len(), marked_after);
+    }
 }
 
 #[test]

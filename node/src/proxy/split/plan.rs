@@ -23,7 +23,7 @@ use crate::api::error::ErrorKind;
 use crate::cluster::Halves;
 use crate::config::DecodeAlone;
 use crate::proxy::dispatch::Dispatch;
-use crate::proxy::division::stays_whole;
+use crate::proxy::division::{Way, stays_whole};
 use crate::proxy::pauses::Reach;
 use crate::proxy::record::Record;
 use crate::proxy::retry::{Attempt, AttemptPlan, Exhausted};
@@ -37,6 +37,7 @@ pub(in crate::proxy) struct ToPair<'a> {
     pub(super) asked: &'a mut Asked,
     pub(super) dispatch: &'a Dispatch,
     pub(super) record: &'a mut Record,
+    /// Of the pool that it looks in, or, once that has none, those before.
     pub(super) halves: Arc<Halves>,
     pub(super) form: Form,
     pub(super) tried: Tried,
@@ -143,21 +144,34 @@ impl<'a> ToPair<'a> {
             asked.key(),
             &divide,
             &self.tried_in_pool(),
+            &self.tried.prefill,
         )
     }
 
     /// Takes the workers of now, where these are others than at its last look.
-    fn look_anew(&mut self) {
+    ///
+    /// # Errors
+    /// Nobody serves its model any more.
+    fn look_anew(&mut self) -> Result<(), Exhausted> {
+        let changed = self.asked.changed_pool(&self.dispatch.cluster)?;
         // What an attempt has left is about workers by their places in the former pools.
-        if !self.failed.is_empty() {
-            return;
+        let Some(pool) = changed.filter(|_| self.failed.is_empty()) else {
+            return Ok(());
+        };
+        self.tried_alone = self.asked.pool_arc().indices_in(&pool, &self.tried_alone);
+        match pool.halves() {
+            Some(halves) => self.looks_in_halves(Arc::clone(halves)),
+            None => {
+                if let Some(computed) = self.computed.take() {
+                    computed.leave();
+                }
+            }
         }
-        let Some(pool) = self.asked.changed_pool(&self.dispatch.cluster) else {
-            return;
-        };
-        let Some(halves) = pool.halves().map(Arc::clone) else {
-            return;
-        };
+        self.asked.looks_in(pool);
+        Ok(())
+    }
+
+    fn looks_in_halves(&mut self, halves: Arc<Halves>) {
         let (former, tried) = (&self.halves, &mut self.tried);
         tried.prefill = former.prefill.indices_in(&halves.prefill, &tried.prefill);
         tried.decode = former.decode.indices_in(&halves.decode, &tried.decode);
@@ -173,13 +187,48 @@ impl<'a> ToPair<'a> {
                 None => computed.leave(),
             }
         }
-        self.tried_alone = self.asked.pool_arc().indices_in(&pool, &self.tried_alone);
         self.halves = halves;
-        self.asked.looks_in(pool);
+    }
+
+    fn place_now(&mut self) -> Result<Chosen, Exhausted> {
+        self.look_anew()?;
+        self.choose().map_err(Exhausted::Unplaced)
+    }
+
+    /// No worker is left that takes one of the halves: there can be no pair, and none is waited for.
+    fn lacks_half(&self) -> bool {
+        self.asked.pool_arc().halves().is_none()
+    }
+
+    /// As a request that comes now.
+    fn choose_without_pairs(&mut self) -> Result<Chosen, NoWorker> {
+        match self.asked.way(self.dispatch) {
+            Ok(Some(Way::One(way))) => self.place_one(way),
+            // Why there is no way is said in place of this.
+            Ok(_) | Err(_) => Err(NoWorker::Empty),
+        }
+    }
+
+    /// What its client is told, which no worker could take.
+    fn says_why(&self, why: NoWorker) -> Exhausted {
+        if self.lacks_half() {
+            return match self.asked.way(self.dispatch) {
+                Ok(_) => Exhausted::Unplaced(why),
+                Err(no_way) => Exhausted::TurnedAway(no_way),
+            };
+        }
+        match self.halves.pairs.mismatch() {
+            Some(mismatch) => Exhausted::TurnedAway(nobody_talks(mismatch)),
+            // Back-pressure has an answer of its own.
+            None if why != NoWorker::Full => Exhausted::TurnedAway(no_half(self.lacking, why)),
+            None => Exhausted::Unplaced(why),
+        }
     }
 
     fn choose(&mut self) -> Result<Chosen, NoWorker> {
-        self.look_anew();
+        if self.lacks_half() {
+            return self.choose_without_pairs();
+        }
         let takes_whole = self.asked.pool_arc().role() == Role::Any;
         if self.is_silent() {
             return self.place_one("responses");
@@ -242,25 +291,25 @@ impl AttemptPlan for ToPair<'_> {
     type Placed = Chosen;
     type Answer = Sent;
 
-    async fn place_first(&mut self, _: &mut Vec<usize>) -> Result<Chosen, Exhausted> {
+    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Chosen, Exhausted> {
         let admission = &self.dispatch.admission;
         let waits_by = self.asked.waits_by(admission, self.has_tried());
-        let (reach, halves) = (self.reach(), Arc::clone(&self.halves));
+        let reach = self.reach();
         self.record.prepared();
-        let (chosen, waited) = with_room(admission, waits_by, reach, || self.choose()).await;
+        let tenant = self.record.tenant.clone();
+        let choose = || self.place(tried);
+        let (chosen, waited) =
+            with_room(admission, waits_by, tenant.as_deref(), reach, choose).await;
         self.record.waited(waited);
-        chosen.map_err(|exhausted| match (exhausted, halves.pairs.mismatch()) {
-            (Exhausted::Unplaced(_), Some(why)) => Exhausted::TurnedAway(nobody_talks(why)),
-            // Back-pressure has an answer of its own.
-            (Exhausted::Unplaced(why), None) if why != NoWorker::Full => {
-                Exhausted::TurnedAway(no_half(self.lacking, why))
-            }
-            (exhausted, _) => exhausted,
+        chosen.map_err(|exhausted| match exhausted {
+            Exhausted::Unplaced(why) => self.says_why(why),
+            other => other,
         })
     }
 
-    fn place(&mut self, _: &mut Vec<usize>) -> Result<Chosen, NoWorker> {
-        self.choose()
+    fn place(&mut self, _: &mut Vec<usize>) -> Result<Chosen, Exhausted> {
+        self.asked.is_let_through(self.dispatch)?;
+        self.place_now()
     }
 
     fn is_last_resort(chosen: &Chosen) -> bool {

@@ -52,15 +52,13 @@ impl Accepted {
         (self.endpoint == Endpoint::Realtime).then_some(&self.head)
     }
 
-    /// Takes a place to be read, among the requests of this replica; waits for one if it must. `models`: how many are
-    /// served.
+    /// Takes a place to be read, among the requests of this replica; waits for one if it must.
     ///
     /// # Errors
     /// What [`Admission::admit`] refuses.
     pub(in crate::proxy) async fn admit(
         self,
         admission: &Admission,
-        models: usize,
         record: &mut Record,
     ) -> Result<Admitted, ApiError> {
         let key = self.key.as_ref();
@@ -78,7 +76,7 @@ impl Accepted {
         record.key = key.cloned();
         record.tenant = key.map(|key| Arc::clone(key.tenant()));
         record.priority = waits_by.class();
-        match admission.admit(key, &waits_by, models).await {
+        match admission.admit(key, &waits_by).await {
             Ok(admitted) => {
                 record.admission = Some(admitted.permit);
                 record.waited(admitted.queued);

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::placed::{Others, Placed, Sent};
 use crate::admission::{Admission, Ask, Unplaced};
 use crate::api::{ApiError, Endpoint};
+use crate::cluster::quarantine::KnownBy;
 use crate::cluster::{Cluster, Pool, RecordedPlacement};
 use crate::config::RetryConfig;
 use crate::http::headers;
@@ -24,6 +25,8 @@ use crate::proxy::realtime::Session;
 use crate::proxy::record::Record;
 use crate::proxy::retry::{Attempt, AttemptPlan, Exhausted, RetryPolicy};
 use crate::proxy::routing_query::RoutingQuery;
+use crate::proxy::session_id::name_text;
+use crate::tenants::Tenant;
 use crate::upstream::attempt::Outgoing;
 use crate::upstream::failure::Failure;
 use crate::upstream::{InFlight, Worker};
@@ -34,6 +37,8 @@ pub(in crate::proxy) struct Asked {
     pub(super) query: RoutingQuery,
     pub(super) outgoing: Outgoing,
     pub(super) body: HeldBody,
+    /// What others know its body by.
+    pub(super) known: KnownBy,
     pub(super) endpoint: Endpoint,
     pub(super) deadline: Option<Instant>,
     /// The client wants to know about the placement.
@@ -99,13 +104,20 @@ impl Asked {
     /// it waited, or an attempt was under way. None at its first look.
     ///
     /// A pool whose workers take another part of requests is none for it: what it asks for was not looked at for that.
-    pub(in crate::proxy) fn changed_pool(&mut self, cluster: &Cluster) -> Option<Arc<Pool>> {
+    ///
+    /// # Errors
+    /// Nobody serves its model any more.
+    pub(in crate::proxy) fn changed_pool(
+        &mut self,
+        cluster: &Cluster,
+    ) -> Result<Option<Arc<Pool>>, Exhausted> {
         if !std::mem::replace(&mut self.has_looked, true) {
-            return None;
+            return Ok(None);
         }
-        let (before, now) = (&self.query.pool, self.query.pool_now(cluster)?);
+        let now = self.query.pool_now(cluster);
+        let (before, now) = (&self.query.pool, now.map_err(Exhausted::TurnedAway)?);
         let is_another = !Arc::ptr_eq(before, &now) && before.role() == now.role();
-        is_another.then_some(now)
+        Ok(is_another.then_some(now))
     }
 
     /// From now on it looks in this pool.
@@ -207,7 +219,9 @@ impl Asked {
             return false;
         };
         let path = self.outgoing.target.path();
-        let marked = dispatch.quarantine.mark(path, &self.body.bytes);
+        let marked = dispatch
+            .quarantine
+            .mark(path, &self.body.bytes, &self.known);
         let (hash, displaced) = marked.unwrap_or_default();
         let metrics = &dispatch.metrics;
         metrics.marks.query_of_death("found");
@@ -225,6 +239,23 @@ impl Asked {
             "workers ended while they had this request: it is sent to no other"
         );
         true
+    }
+
+    /// Asked just before a worker is chosen for it: since it was read, or was sent to another, workers may have ended with
+    /// a request like it.
+    ///
+    /// # Errors
+    /// They have: no worker gets it.
+    pub(in crate::proxy) fn is_let_through(&self, dispatch: &Dispatch) -> Result<(), Exhausted> {
+        let path = self.outgoing.target.path();
+        let left = dispatch
+            .quarantine
+            .holds(path, &self.body.bytes, &self.known);
+        let Some(left) = left else {
+            return Ok(());
+        };
+        dispatch.metrics.marks.query_of_death("refused");
+        Err(Exhausted::Quarantined(left))
     }
 
     /// What it waits by for a worker; `again`: one refused it, so that it is as if it had just arrived, however long that
@@ -250,6 +281,8 @@ impl Asked {
     pub(in crate::proxy) fn continued(&self, body: Bytes, number: u32) -> Outgoing {
         let mut headers = self.outgoing.headers.clone();
         headers.insert(headers::CONTINUATION, number.into());
+        // What is behind the prompt now is no part of it, so that its blocks are not to be learned as such.
+        name_text(None, &mut headers);
         Outgoing {
             method: self.outgoing.method.clone(),
             target: self.outgoing.target.clone(),
@@ -299,11 +332,8 @@ impl Asked {
             let key = &self.query.key;
             let placed = if let Some(holder) = &self.query.holder {
                 cluster.place_at(pool, key, holder, tried, self.computes())
-            } else if strangers.is_empty() {
-                cluster.place(pool, key, tried)
             } else {
-                let passed_over = [tried.as_slice(), strangers].concat();
-                cluster.place(pool, key, &passed_over)
+                cluster.place(pool, key, tried, strangers)
             };
             // One whose breaker had its trial already was not asked: a request that waits may have it later.
             let placed = placed.inspect_err(|_| tried.truncate(before))?;
@@ -368,19 +398,23 @@ impl AttemptPlan for ToWorker<'_> {
         let reach = self.asked.reach(tried).undivided();
         self.record.prepared();
         if !self.asked.computes() {
-            return self.place(tried).map_err(Exhausted::Unplaced);
+            return self.place(tried);
         }
-        let (placed, waited) = with_room(admission, waits_by, reach, || self.place(tried)).await;
+        let tenant = self.record.tenant.clone();
+        let place = || self.place(tried);
+        let (placed, waited) =
+            with_room(admission, waits_by, tenant.as_deref(), reach, place).await;
         self.record.waited(waited);
         placed
     }
 
-    fn place(&mut self, tried: &mut Vec<usize>) -> Result<Placed, NoWorker> {
-        if let Some(pool) = self.asked.changed_pool(&self.dispatch.cluster) {
+    fn place(&mut self, tried: &mut Vec<usize>) -> Result<Placed, Exhausted> {
+        self.asked.is_let_through(self.dispatch)?;
+        if let Some(pool) = self.asked.changed_pool(&self.dispatch.cluster)? {
             *tried = self.asked.query.pool.indices_in(&pool, tried);
             self.asked.looks_in(pool);
         }
-        self.place_in_pool(tried)
+        self.place_in_pool(tried).map_err(Exhausted::Unplaced)
     }
 
     fn is_last_resort(placed: &Placed) -> bool {
@@ -411,20 +445,24 @@ impl AttemptPlan for ToWorker<'_> {
 
 /// While every worker that it may have is at its own limit, the request waits for its turn among those that may have
 /// the same ones. For workers that said when to come back it does not wait: its client is sent that time. Says how long
-/// it waited, if it did.
+/// it waited, if it did. `tenant`: of a request that is refused if it waits in vain.
 pub(in crate::proxy) async fn with_room<P>(
     admission: &Admission,
     waits_by: Ask,
+    tenant: Option<&Tenant>,
     reach: Reach,
-    mut place: impl FnMut() -> Result<P, NoWorker>,
+    mut place: impl FnMut() -> Result<P, Exhausted>,
 ) -> (Result<P, Exhausted>, Option<Duration>) {
     let place = || match place() {
-        Err(NoWorker::Full) if reach.shortest_pause().is_none() => Err(NoWorker::Full),
+        Err(Exhausted::Unplaced(NoWorker::Full)) if reach.shortest_pause().is_none() => {
+            Err(NoWorker::Full)
+        }
         done => Ok(done),
     };
-    let (placed, waited) = admission.place(&reach.queue(), &waits_by, place).await;
+    let queue = reach.queue();
+    let (placed, waited) = admission.place(&queue, &waits_by, tenant, place).await;
     let placed = match placed {
-        Ok(placed) => placed.map_err(Exhausted::Unplaced),
+        Ok(placed) => placed,
         Err(Unplaced::NoWorker(nobody)) => Err(Exhausted::Unplaced(nobody)),
         Err(Unplaced::TurnedAway(error)) => Err(Exhausted::TurnedAway(error)),
     };

@@ -13,7 +13,7 @@ use crate::admission::{Admission, Ask};
 use crate::api::{ApiError, Endpoint};
 use crate::cache::{self, Answer as KeptAnswer, Found, ResponseCache};
 use crate::cluster::Cluster;
-use crate::cluster::quarantine::Quarantine;
+use crate::cluster::quarantine::{KnownBy, Quarantine};
 use crate::config::{LimitConfig, TimeoutConfig};
 use crate::http::headers;
 use crate::proxy::body::{self, BodyLimits, HeldBody};
@@ -56,6 +56,7 @@ pub(in crate::proxy) struct EntryParts<'a> {
 pub(in crate::proxy) struct Read {
     head: Parts,
     body: HeldBody,
+    known: KnownBy,
     query: RoutingQuery,
     endpoint: Endpoint,
     key: Option<Arc<ApiKey>>,
@@ -128,7 +129,8 @@ impl Admitted {
         record.asks_for(query.pool.label());
         record.asked_model = query.asked_model.clone();
         record.bytes_in = Some(body.bytes.len() as u64);
-        if let Some(left) = reader.quarantine.holds(head.uri.path(), &body.bytes) {
+        let (path, known) = (head.uri.path(), KnownBy::default());
+        if let Some(left) = reader.quarantine.holds(path, &body.bytes, &known) {
             metrics.marks.query_of_death("refused");
             return Err(quarantined(left));
         }
@@ -141,6 +143,7 @@ impl Admitted {
                 .after(at - begun, deadline),
             head,
             body,
+            known,
             query,
             endpoint,
             key,
@@ -186,6 +189,7 @@ impl Read {
         let Self {
             head,
             body,
+            known,
             mut query,
             endpoint,
             key,
@@ -234,6 +238,7 @@ impl Read {
             tenant: key.as_ref().map(|key| key.tenant().number()),
             query,
             body,
+            known,
             endpoint,
             deadline,
             waits_by,
@@ -281,7 +286,7 @@ impl EntryParts<'_> {
         record.waited(waited);
         entered.map_err(|refused| refused.error)?;
         if waited.is_some() {
-            query.renew(self.cluster);
+            query.renew(self.cluster)?;
         }
         Ok(())
     }

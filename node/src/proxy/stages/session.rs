@@ -12,6 +12,7 @@ use super::outgoing::outgoing;
 use super::read::{EntryParts, caller};
 use crate::admission::byte_budget::ByteBudget;
 use crate::api::ApiError;
+use crate::cluster::quarantine::KnownBy;
 use crate::http::worker_body::WorkerBody;
 use crate::http::{handshake, headers};
 use crate::proxy::body::HeldBody;
@@ -83,6 +84,7 @@ impl Admitted {
                 bytes: Bytes::new(),
                 reserved: bodies.reserve(),
             },
+            known: KnownBy::default(),
             endpoint,
             deadline,
             waits_by: self.waits_by,

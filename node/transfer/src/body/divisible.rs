@@ -30,11 +30,14 @@ pub enum Indivisible {
     Background,
     /// `previous_response_id`: one worker holds the conversation.
     PreviousResponse,
+    /// `truncate_prompt_tokens` not above 0, `truncation` of a response: the engine cuts the prompt to what the longest
+    /// answer leaves of its context. A prefill's answer has one token, so the two legs would keep different prompts.
+    Truncation,
 }
 
 impl Indivisible {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Choices,
         Self::BestOf,
         Self::BeamSearch,
@@ -44,6 +47,7 @@ impl Indivisible {
         Self::PromptEmbeds,
         Self::Background,
         Self::PreviousResponse,
+        Self::Truncation,
     ];
 
     /// Stable name, as a label of metrics.
@@ -58,6 +62,7 @@ impl Indivisible {
             Self::PromptEmbeds => "prompt_embeds",
             Self::Background => "background",
             Self::PreviousResponse => "previous_response",
+            Self::Truncation => "truncation",
         }
     }
 }
@@ -75,6 +80,7 @@ impl fmt::Display for Indivisible {
             Self::PromptEmbeds => "`prompt_embeds` is set",
             Self::Background => "`background` is set",
             Self::PreviousResponse => "`previous_response_id` is set",
+            Self::Truncation => "its prompt is cut to what the answer leaves room for",
         })
     }
 }
@@ -91,7 +97,7 @@ const SAMPLING: [Row; 4] = [
 ];
 
 /// Other fields at the top level.
-const TOP: [Row; 7] = [
+const TOP: [Row; 9] = [
     ("echo", is_true, Indivisible::Echo),
     ("prompt", is_several, Indivisible::SeveralPrompts),
     ("text", is_several, Indivisible::SeveralPrompts),
@@ -103,6 +109,8 @@ const TOP: [Row; 7] = [
         is_set,
         Indivisible::PreviousResponse,
     ),
+    ("truncate_prompt_tokens", is_rest, Indivisible::Truncation),
+    ("truncation", is_not_disabled, Indivisible::Truncation),
 ];
 
 /// Why a request cannot be divided; none for one that can.
@@ -138,8 +146,13 @@ pub fn look(form: Form, body: &[u8]) -> Result<Look, BodyError> {
         if form == Form::Generate && name == "sampling_params" {
             params = Some(value);
         }
-        // `text` of a response is how it is to be formed.
-        if !(form == Form::Responses && name == "text") {
+        // `text` of a response is how it is to be formed; no other form has a `truncation`.
+        let is_other = match name {
+            "text" => form == Form::Responses,
+            "truncation" => form != Form::Responses,
+            _ => false,
+        };
+        if !is_other {
             note(&TOP, &mut top, name, value);
         }
         note(&SAMPLING, &mut sampling, name, value);
@@ -172,9 +185,23 @@ fn is_set(json: &str) -> bool {
 }
 
 fn is_over_one(json: &str) -> bool {
+    number(json).is_some_and(|number| number > 1.0)
+}
+
+/// Not a number of tokens, but what is left of the context: -1, and 0, which vLLM reads as none given.
+fn is_rest(json: &str) -> bool {
+    number(json).is_some_and(|number| number <= 0.0)
+}
+
+/// vLLM cuts for any other value, `null` too.
+fn is_not_disabled(json: &str) -> bool {
+    object::text(json).as_deref() != Some("disabled")
+}
+
+fn number(json: &str) -> Option<f64> {
     let bare = object::text(json);
-    let number = bare.as_deref().unwrap_or(json).trim().parse::<f64>();
-    number.is_ok_and(|number| number > 1.0)
+    let bare = bare.as_deref().unwrap_or(json).trim();
+    bare.parse().ok()
 }
 
 fn is_true(json: &str) -> bool {

@@ -155,6 +155,28 @@ fn what_cannot_be_divided_is_named() {
             Some(PromptLogprobs),
         ),
         (Completions, r#"{"sampling_params":{"n":2}}"#, None),
+        (
+            Completions,
+            r#"{"truncate_prompt_tokens":-1}"#,
+            Some(Truncation),
+        ),
+        (
+            Generate,
+            r#"{"truncate_prompt_tokens":"-1"}"#,
+            Some(Truncation),
+        ),
+        (
+            Completions,
+            r#"{"truncate_prompt_tokens":0}"#,
+            Some(Truncation),
+        ),
+        // The same number of tokens for both legs.
+        (Completions, r#"{"truncate_prompt_tokens":100}"#, None),
+        (Completions, r#"{"truncate_prompt_tokens":null}"#, None),
+        (Responses, r#"{"truncation":"auto"}"#, Some(Truncation)),
+        (Responses, r#"{"truncation":null}"#, Some(Truncation)),
+        (Responses, r#"{"truncation":"disabled"}"#, None),
+        (Completions, r#"{"truncation":"auto"}"#, None),
     ];
     for (form, body, why) in cases {
         assert_eq!(indivisible(form, body.as_bytes()), Ok(why), "{body}");

@@ -305,6 +305,8 @@ impl Breaker {
 
     /// Closes it: the worker has shown otherwise that it is back.
     pub fn close(&mut self, now: Duration) {
+        // What it has forgotten is not to come back with a new time of being closed.
+        self.ejections = self.ejections(now);
         self.era += 1;
         self.stage = Stage::closed(&self.settings, now);
     }

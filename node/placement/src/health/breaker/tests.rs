@@ -228,6 +228,24 @@ fn ejections_grow_with_repeats_up_to_a_cap_and_are_forgotten_while_it_is_well() 
 }
 
 #[test]
+fn what_a_closed_breaker_has_forgotten_does_not_come_back_when_it_is_closed_again() {
+    let mut breaker = breaker();
+    let mut now = seconds(0);
+    for _ in 0..4 {
+        now += shut_after_a_failure(&mut breaker, now, MIDDLE);
+        succeed_twice(&mut breaker, now);
+    }
+    assert_eq!(breaker.ejections(now), 4);
+    for left in [2, 1, 0] {
+        now += seconds(60);
+        // Its worker started again.
+        breaker.close(now);
+        assert_eq!(breaker.ejections(now), left);
+    }
+    assert_eq!(shut_after_a_failure(&mut breaker, now, MIDDLE), seconds(10));
+}
+
+#[test]
 fn a_failed_trial_is_an_ejection_too() {
     let mut breaker = opened_at_zero();
     let trial = breaker.begin(seconds(10)).expect("half open");

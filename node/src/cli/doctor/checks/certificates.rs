@@ -1,6 +1,6 @@
-//! Certificates of a running cluster: those between replicas, and those of data ports.
+//! Certificates and keys of a running cluster: those between replicas, those of data ports, and clients' keys.
 
-use crate::cli::doctor::facts::ClusterFacts;
+use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts};
 use crate::cli::doctor::finding::Finding;
 use crate::shown::{field, rows};
 
@@ -22,6 +22,7 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
         found.extend(finding.map(|finding| finding.of([&id]).todo(todo)));
     }
     for replica in &facts.replicas {
+        refused(replica, found);
         let now_s = replica.about["now_ms"].as_f64().unwrap_or(0.0) / 1e3;
         for (name, ends_s) in &replica.metrics {
             let Some(labels) = name.strip_prefix("grapevine_tls_certificate_expires_seconds")
@@ -36,6 +37,26 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
             let todo = "replace its files; they are read again by themselves";
             found.extend(graded(days, &whose).map(|finding| finding.of([&replica.id]).todo(todo)));
         }
+    }
+}
+
+/// Changed files that it could not take into use: such as one that it may not read, or a list that has its own certificate
+/// as revoked.
+fn refused(replica: &ReplicaFacts, found: &mut Vec<Finding>) {
+    let id = &replica.id;
+    let is_so = replica.metrics.iter().filter(|(_, value)| *value > 0.0);
+    for (series, _) in is_so {
+        let what = if series == "grapevine_keys_file_refused" {
+            "the changed file of clients' keys: the former keys stay".to_owned()
+        } else if let Some(labels) = series.strip_prefix("grapevine_tls_files_refused") {
+            let whose = in_words(labels);
+            format!("the changed certificates and keys of {whose}: the former ones stay")
+        } else {
+            continue;
+        };
+        let todo = "its log says why (grapevine serve --config FILE --check, too): mend the file, it is read again by itself; a revoked certificate needs another one";
+        let what = format!("{id} cannot use {what}");
+        found.push(Finding::problem("reload", what).of([id]).todo(todo));
     }
 }
 

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::cli::doctor::facts::ClusterFacts;
 use crate::cli::doctor::finding::{Finding, count, named, verb};
-use crate::shown::summary::{RETURNING, worker_trouble};
-use crate::shown::{field, rows};
+use crate::shown::summary::{NAMELESS, ON_TRIAL, RETURNING, awaits_trial, worker_trouble};
+use crate::shown::{KEY_REFUSED, field, rows};
 
 /// So many answers without details say that there never are any: vLLM leaves them out of an answer of whose prompt
 /// nothing was cached.
@@ -23,6 +23,8 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
         return;
     }
     troubled(workers, found);
+    on_trial(workers, found);
+    keys_refused(workers, found);
     unlisted(workers, found);
     without_details(workers, found);
     kv_events(facts, found);
@@ -53,8 +55,10 @@ fn sources(facts: &ClusterFacts, found: &mut Vec<Finding>) {
                 "its workers stay as they were; mend what the message names (docs/discovery.md)";
             found.push(Finding::problem("source", what).of([&source]).todo(todo));
         }
-        if row["up"] == true && row["seen"] == 0 && number("registered") > 0 {
-            let workers = count(number("registered"), "worker");
+        // Those that other replicas still see are told below: they stay for another reason, and another time.
+        let missed = number("registered").saturating_sub(number("contested"));
+        if row["up"] == true && row["seen"] == 0 && missed > 0 {
+            let workers = count(missed, "worker");
             let what = format!(
                 "the source of workers {source} names none any more; the {workers} that it had stay in use until \
                  discovery.empty_hold is over"
@@ -101,8 +105,12 @@ fn troubled(workers: &[Value], found: &mut Vec<Finding>) {
     let mut kinds: BTreeMap<(&str, &str), Vec<&Value>> = BTreeMap::new();
     for worker in workers {
         if let Some(trouble) = worker_trouble(worker) {
-            let of_certificate = worker["why"].as_str().and_then(of_certificate);
-            let remedy = of_certificate.unwrap_or_else(|| remedy(trouble));
+            let why = worker["why"].as_str();
+            let remedy = match why.and_then(of_certificate) {
+                Some(of_certificate) => of_certificate,
+                None if trouble == NAMELESS && refuses_key(worker) => OF_KEY,
+                None => remedy(trouble),
+            };
             kinds.entry((trouble, remedy)).or_default().push(worker);
         }
     }
@@ -126,6 +134,32 @@ fn troubled(workers: &[Value], found: &mut Vec<Finding>) {
     }
 }
 
+fn on_trial(workers: &[Value], found: &mut Vec<Finding>) {
+    let rows: Vec<&Value> = workers.iter().filter(|row| awaits_trial(row)).collect();
+    if rows.is_empty() {
+        return;
+    }
+    let what = format!("{} {ON_TRIAL}: {}", told(&rows, "is", "are"), ids(&rows));
+    let todo = "the next request that would go there shows how it is; the engine's log says why requests failed";
+    found.push(of(Finding::info("worker", what), &rows).todo(todo));
+}
+
+/// Those that are in no trouble so far: what they serve is known by other ways, and requests get their refusals.
+fn keys_refused(workers: &[Value], found: &mut Vec<Finding>) {
+    let is_it = |row: &&Value| refuses_key(row) && worker_trouble(row).is_none();
+    let rows: Vec<&Value> = workers.iter().filter(is_it).collect();
+    if rows.is_empty() {
+        return;
+    }
+    let verb = verb(rows.len(), "refuses", "refuse");
+    let what = format!(
+        "{} {verb} the key with which this replica asks for models: {}",
+        count(rows.len(), "worker"),
+        ids(&rows)
+    );
+    found.push(of(Finding::problem("worker", what), &rows).todo(OF_KEY));
+}
+
 /// What to do about what the TLS library says of a certificate.
 fn of_certificate(why: &str) -> Option<&'static str> {
     if !why.contains("invalid peer certificate") {
@@ -137,6 +171,15 @@ fn of_certificate(why: &str) -> Option<&'static str> {
         }
         false => "its certificate is not good: look at its dates, its names and its use",
     })
+}
+
+/// What to do about a worker that does not let this replica ask for its models.
+const OF_KEY: &str = "set api_key or api_key_file of its [[worker]], or of [workers], to the key that the engine was started with";
+
+fn refuses_key(worker: &Value) -> bool {
+    worker["why"]
+        .as_str()
+        .is_some_and(|why| why.starts_with(KEY_REFUSED))
 }
 
 fn remedy(trouble: &str) -> &'static str {
@@ -156,7 +199,7 @@ fn remedy(trouble: &str) -> &'static str {
         "left alone after failed requests" => {
             "its answers fail: read the engine's log; after a pause it is tried again, by the next request that would go there"
         }
-        "without a model that can be used" => "look what its /v1/models lists",
+        NAMELESS => "look what its /v1/models lists",
         _ => {
             "other replicas speak against it, this one has no sign of its own: grapevine doctor on one of them says why"
         }

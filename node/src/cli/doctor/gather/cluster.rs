@@ -17,8 +17,10 @@ use crate::shown::{field, rows};
 /// Rings differ for a moment after each change of the workers; what differs for longer than this lasts.
 const SECOND_LOOK: Duration = Duration::from_secs(3);
 /// Metrics that the checks read.
-const METRICS: [&str; 3] = [
+const METRICS: [&str; 5] = [
     "grapevine_tls_certificate_expires_seconds",
+    "grapevine_tls_files_refused",
+    "grapevine_keys_file_refused",
     "grapevine_log_lines_dropped_total",
     "grapevine_limits_reached_total",
 ];

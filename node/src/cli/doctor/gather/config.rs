@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use grapevine_gossip::identity::certificates_in;
+use serde_json::Value;
 use tokio::task::JoinSet;
 use url::Url;
 
@@ -58,7 +59,7 @@ pub(in super::super) async fn gather(path: &Path, layers: &Layers) -> ConfigFact
         settings: match mistakes.is_empty() {
             true => serde_json::json!(config.must_agree()),
             // What could not be read has its default, and says nothing.
-            false => serde_json::Value::Null,
+            false => Value::Null,
         },
     }
 }
@@ -102,71 +103,87 @@ fn days_until(end: SystemTime) -> i64 {
 }
 
 async fn ports(config: &Config) -> Vec<PortFact> {
+    let (listen, admin, metrics) = (&config.listen, &config.admin, &config.metrics);
     let tcp = [
-        (
-            "listen.port",
-            Some((config.listen.host, config.listen.port)),
-        ),
-        ("admin.port", Some((config.admin.host, config.admin.port))),
+        ("listen.port", Some((listen.host, listen.port))),
+        ("admin.port", Some((admin.host, admin.port))),
         (
             "metrics.port",
-            config
-                .metrics
-                .enabled
-                .then_some((config.metrics.host, config.metrics.port)),
+            metrics.enabled.then_some((metrics.host, metrics.port)),
         ),
         (
             "pings.listen",
-            config
-                .pings
-                .listen
-                .map(|address| (address.ip(), address.port())),
+            config.pings.listen.map(|at| (at.ip(), at.port())),
         ),
     ];
     let mut ports = Vec::new();
-    let fact = |setting, address: SocketAddr, state| PortFact {
-        setting,
-        address: address.to_string(),
-        state,
-    };
     for (setting, address) in tcp {
         // Port 0 is one that is free.
         let Some((host, port)) = address.filter(|(_, port)| *port != 0) else {
             continue;
         };
         let address = SocketAddr::new(host, port);
-        ports.push(fact(setting, address, net::tcp_port(address).await));
+        ports.push((setting, address, net::tcp_port(address).await));
     }
     let gossip = SocketAddr::new(config.gossip.host, config.gossip.port);
     if config.gossip.identity().is_some() && gossip.port() != 0 {
-        ports.push(fact("gossip.port", gossip, net::udp_port(gossip)));
+        ports.push(("gossip.port", gossip, net::udp_port(gossip)));
     }
-    let is_taken = |port: &&mut PortFact| port.state == PortState::Taken;
-    if ports.iter_mut().any(|port| is_taken(&port)) && runs(config).await {
-        ports
-            .iter_mut()
-            .filter(is_taken)
-            .for_each(|port| port.state = PortState::Own);
+    let is_taken = |state: &PortState| *state == PortState::Taken;
+    if ports.iter().any(|(_, _, state)| is_taken(state))
+        && let Some(about) = running(config).await
+    {
+        for (setting, address, state) in &mut ports {
+            if is_taken(state) && has_open(&about, setting, *address) {
+                *state = PortState::Own;
+            }
+        }
     }
-    ports
+    let fact = |(setting, address, state): (_, SocketAddr, _)| PortFact {
+        setting,
+        address: address.to_string(),
+        state,
+    };
+    ports.into_iter().map(fact).collect()
 }
 
-/// Whether the replica of this configuration answers at its admin port.
-async fn runs(config: &Config) -> bool {
+/// What the replica of this configuration says of itself, if it answers at its admin port.
+async fn running(config: &Config) -> Option<Value> {
     let address = SocketAddr::new(reachable(config.admin.host), config.admin.port);
-    let Ok(url) = Url::parse(&format!("http://{address}")) else {
-        return false;
-    };
+    let url = Url::parse(&format!("http://{address}")).ok()?;
     let token = config
         .admin
         .token
         .as_ref()
         .map(|token| token.reveal().to_owned());
-    let Ok(client) = AdminClient::at(url, token) else {
-        return false;
+    let client = AdminClient::at(url, token).ok()?;
+    let cluster = client.get(&["cluster"]).await.ok()?;
+    if field(&cluster, "replica") != config.replica_id() {
+        return None;
+    }
+    // An earlier release has none.
+    Some(client.get(&["about"]).await.unwrap_or_default())
+}
+
+/// Whether a replica that says this of itself has an address open for this setting. Since it began, the file may have
+/// got another one, which is somebody else's. Where it does not say, as an earlier release, it is taken to have it.
+fn has_open(about: &Value, setting: &str, wanted: SocketAddr) -> bool {
+    let name = match setting {
+        "listen.port" => "data",
+        "admin.port" => "admin",
+        "metrics.port" => "metrics",
+        "pings.listen" => "pings",
+        _ => "gossip",
     };
-    let answered = client.get(&["cluster"]).await;
-    answered.is_ok_and(|cluster| field(&cluster, "replica") == config.replica_id())
+    let Some(said) = about["listen"].get(name) else {
+        return true;
+    };
+    let open = said.as_str().and_then(|said| said.parse().ok());
+    open.is_some_and(|open: SocketAddr| {
+        // A port of all addresses takes that of each.
+        let is_any = open.ip().is_unspecified() || wanted.ip().is_unspecified();
+        open.port() == wanted.port() && (is_any || open.ip() == wanted.ip())
+    })
 }
 
 /// "Any address" is reached at loopback.
@@ -215,4 +232,40 @@ async fn workers(config: &Config) -> Vec<WorkerFact> {
     let mut tried = trying.join_all().await;
     tried.sort_by_key(|(at, _)| *at);
     tried.into_iter().map(|(_, worker)| worker).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_port_is_the_replicas_own_only_where_it_says_that_it_has_it_open() {
+        let about = json!({ "listen": {
+            "data": "0.0.0.0:30000",
+            "admin": "127.0.0.1:30001",
+            "metrics": null,
+            "gossip": "[::1]:30002",
+        } });
+        for (setting, address, is_own) in [
+            ("listen.port", "0.0.0.0:30000", true),
+            ("listen.port", "192.0.2.1:30000", true),
+            ("listen.port", "0.0.0.0:30005", false),
+            ("admin.port", "127.0.0.1:30001", true),
+            ("admin.port", "0.0.0.0:30001", true),
+            ("admin.port", "127.0.0.2:30001", false),
+            ("metrics.port", "127.0.0.1:30003", false),
+            ("gossip.port", "[::1]:30002", true),
+            ("gossip.port", "[::1]:30004", false),
+            // It is of a release that does not say.
+            ("pings.listen", "127.0.0.1:30006", true),
+        ] {
+            let wanted = address.parse().expect("an address");
+            let found = has_open(&about, setting, wanted);
+            assert_eq!(found, is_own, "{setting} {address}");
+        }
+        let wanted = ([127, 0, 0, 1], 30_000).into();
+        assert!(has_open(&Value::Null, "listen.port", wanted));
+    }
 }

@@ -36,3 +36,22 @@ fn certificates_that_end_are_named() {
         &["of listener at r2 ends in 3 days"],
     );
 }
+
+#[test]
+fn changed_files_that_cannot_be_used_are_named() {
+    let metric = |series: &'static str| {
+        move |facts: &mut ClusterFacts| facts.replicas[1].metrics.push((series.to_owned(), 1.0))
+    };
+    check(
+        metric("grapevine_tls_files_refused{files=\"gossip\"}"),
+        Problem,
+        "reload",
+        &["r2 cannot use the changed certificates and keys of gossip"],
+    );
+    check(
+        metric("grapevine_keys_file_refused"),
+        Problem,
+        "reload",
+        &["r2 cannot use the changed file of clients' keys", "log"],
+    );
+}

@@ -17,6 +17,15 @@ fn workers_in_trouble_are_named_with_what_to_do() {
         "worker",
         &["1 worker is giving no tokens: http://b:1", "engine's log"],
     );
+    let on_trial = |facts: &mut ClusterFacts| {
+        let worker = &mut facts.workers[1];
+        (worker["verdict"], worker["breaker"]) = ("ejected".into(), "half_open".into());
+    };
+    let words = [
+        "1 worker is on trial after failed requests: http://b:1",
+        "next request",
+    ];
+    check(on_trial, Info, "worker", &words);
     let refused = |facts: &mut ClusterFacts| {
         for worker in &mut facts.workers {
             (worker["verdict"], worker["failed_check"]) = ("unreachable".into(), "refused".into());
@@ -56,6 +65,36 @@ fn workers_in_trouble_are_named_with_what_to_do() {
         "worker",
         &["(Connection reset by peer; 1 further reason) →", "firewall"],
     );
+    let keyless = |facts: &mut ClusterFacts| {
+        for worker in &mut facts.workers {
+            (worker["models"], worker["verdict_for_s"]) = (json!([]), 60.into());
+            worker["why"] = "it refuses the key: it answered 401 to /v1/models".into();
+        }
+    };
+    let words = [
+        "http://b:1 (it refuses the key: it answered 401",
+        "api_key_file",
+    ];
+    check(keyless, Problem, "worker", &words);
+    let declared = |facts: &mut ClusterFacts| {
+        facts.workers[1]["why"] = "it refuses the key: it answered 401 to /v1/models".into();
+    };
+    let words = ["1 worker refuses the key", "http://b:1", "api_key_file"];
+    check(declared, Problem, "worker", &words);
+    let stuck = |facts: &mut ClusterFacts| {
+        facts.workers[1]["verdict"] = "stalled".into();
+        declared(facts);
+    };
+    check(stuck, Problem, "worker", &["giving no tokens"]);
+    let mut facts = well();
+    stuck(&mut facts);
+    let text = format!("{:?}", found(facts));
+    assert!(!text.contains("api_key"), "it is about tokens: {text}");
+    let mut facts = well();
+    on_trial(&mut facts);
+    facts.workers[1]["state"] = "draining".into();
+    let text = format!("{:?}", found(facts));
+    assert!(!text.contains("on trial"), "nothing is sent there: {text}");
     check(
         of("unlisted_models", json!(["m"])),
         Problem,
@@ -154,6 +193,28 @@ fn workers_in_trouble_are_named_with_what_to_do() {
         Problem,
         "source",
         &["dns names none any more", "the 1 worker that it had"],
+    );
+    // Of these two, another replica sees one.
+    let emptied_here = |contested: u64| {
+        move |facts: &mut ClusterFacts| {
+            let row = json!({ "source": "dns", "up": true, "registered": 2, "seen": 0, "missing": 2 - contested, "contested": contested });
+            facts.sources = vec![row];
+        }
+    };
+    let mut cluster = well();
+    emptied_here(1)(&mut cluster);
+    let [missing, contested] = &found(cluster)[..] else {
+        panic!("not two findings");
+    };
+    let told = "dns names none any more; the 1 worker that it had";
+    assert!(missing.what.contains(told), "{missing:?}");
+    assert_eq!((missing.severity, contested.severity), (Problem, Advice));
+    // They do not end with discovery.empty_hold.
+    check(
+        emptied_here(2),
+        Advice,
+        "source",
+        &["see dns differently", "some see 2 workers"],
     );
     let contested = |facts: &mut ClusterFacts| {
         facts.sources = vec![json!({ "source": "dns", "up": true, "contested": 2, "refused": 0 })];

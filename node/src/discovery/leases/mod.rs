@@ -5,9 +5,15 @@
 //! that. An expired lease stops use first, and removes the worker after a grace. Who answered for a worker and is gone is
 //! followed by the first live replica. While no replica hears any renewal nothing expires: then the fault is on the way,
 //! not with all workers at once. Rules, each a test of that name: `a_renewal_anywhere_keeps_it`,
-//! `an_expired_lease_stops_use_then_removes`, `nothing_expires_while_nobody_hears`, `the_first_live_replica_follows`.
+//! `an_expired_lease_stops_use_then_removes`, `nothing_expires_while_nobody_hears`, `the_first_live_replica_follows`,
+//! `a_renewal_between_look_and_write_wins`.
+//!
+//! `heard.rs` decides what is due, purely; this is its rim.
 
-use std::collections::BTreeMap;
+mod heard;
+#[cfg(test)]
+mod tests;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +24,7 @@ use grapevine_gossip::worker::{Labels, Source, State, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, ChangeError, ReplicaId};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use self::heard::{Due, Heard, answers_for};
 use super::board::Board;
 use super::metrics::DiscoveryMetrics;
 use super::processes::{NAME_BYTES_MAX, Processes, Renewer};
@@ -66,36 +73,6 @@ pub struct Leases {
     heard: Mutex<Heard>,
 }
 
-/// What this replica heard itself.
-#[derive(Debug, Default)]
-struct Heard {
-    /// By worker that this replica answers for: the last renewal, or when it took over.
-    renewed: BTreeMap<WorkerId, Renewal>,
-    /// What those workers declared of themselves at last, where it is anything.
-    declared: BTreeMap<WorkerId, Labels>,
-    /// Which processes renewed here, where they say so.
-    processes: BTreeMap<WorkerId, Processes>,
-    /// The last renewal of any.
-    last: Option<Instant>,
-    /// Nobody heard anything at the last look.
-    is_deaf: bool,
-}
-
-/// A renewal, and how long its caller was told that it lasts: a shorter time that is configured later is for later ones.
-#[derive(Debug, Clone, Copy)]
-struct Renewal {
-    at: Instant,
-    ttl: Duration,
-}
-
-/// What is to be done about one lease.
-#[derive(Debug, PartialEq, Eq)]
-enum Due {
-    Nothing,
-    StopUse,
-    Remove,
-}
-
 impl Leases {
     /// Leases that are yet to be heard of.
     pub fn new(parts: LeaseParts) -> Self {
@@ -129,7 +106,7 @@ impl Leases {
         let result = self.try_renew(id, spec, labels, is_news).await;
         if result.is_err() {
             // It is still to be written.
-            self.heard().declared.remove(id);
+            self.heard().take_back(id);
         }
         let label = if result.is_ok() { "renewed" } else { "failed" };
         self.count(label);
@@ -228,12 +205,7 @@ impl Leases {
     /// # Errors
     /// [`LeaseError::Change`] if it could not be written.
     pub async fn release(&self, id: &WorkerId) -> Result<(), LeaseError> {
-        {
-            let mut heard = self.heard();
-            heard.renewed.remove(id);
-            heard.declared.remove(id);
-            heard.processes.remove(id);
-        }
+        self.heard().forget(id);
         let source = self.source.clone();
         self.parts.agent.remove_worker(id, source).await?;
         self.count("released");
@@ -269,9 +241,7 @@ impl Leases {
             .into_iter()
             .filter(|entry| !entry.is_removed())
             .collect();
-        let view = agent.view();
-        let live = view.replicas().iter().filter(|replica| replica.live);
-        let live: Vec<&ReplicaId> = live.map(|replica| &replica.id).collect();
+        let live = self.live();
         let believed = sightings::decode(&agent.peer_states());
         let peers_hear = believed
             .about(self.parts.source)
@@ -280,24 +250,32 @@ impl Leases {
         let (now, config) = (Instant::now(), &*self.parts.config.now());
         let mine = |entry: &&Entry| answers_for(agent.replica(), entry.writer.as_ref(), &live);
         let mine: Vec<&Entry> = entries.iter().filter(mine).collect();
-        let due: Vec<(&Entry, Due)> = {
+        {
             let mut heard = self.heard();
             heard
                 .processes
                 .retain(|_, processes| !processes.is_over(config.ttl, now));
-            heard.follow(
-                mine.iter().map(|entry| &entry.id),
-                peers_hear,
-                config.ttl,
-                now,
-            );
-            let due = |entry: &Entry| heard.due(entry, || self.is_masked(&entry.id), config, now);
-            mine.iter().map(|entry| (*entry, due(entry))).collect()
-        };
-        self.show(&entries, mine.len(), now);
-        for (entry, due) in due {
-            self.act(entry, due).await;
+            let ids = mine.iter().map(|entry| &entry.id);
+            heard.follow(ids, peers_hear, config.ttl, now);
         }
+        self.show(&entries, mine.len(), now);
+        for entry in mine {
+            if self.judge(entry, config) != Due::Nothing {
+                self.end(&entry.id, config).await;
+            }
+        }
+    }
+
+    /// Replicas that live, this one among them.
+    fn live(&self) -> Vec<ReplicaId> {
+        let view = self.parts.agent.view();
+        let live = view.replicas().iter().filter(|replica| replica.live);
+        live.map(|replica| replica.id.clone()).collect()
+    }
+
+    fn judge(&self, entry: &Entry, config: &LeaseConfig) -> Due {
+        let (now, is_masked) = (Instant::now(), || self.is_masked(&entry.id));
+        self.heard().due(entry, is_masked, config, now)
     }
 
     /// An operator removed the worker, so that no source has it in the set.
@@ -305,7 +283,18 @@ impl Leases {
         self.parts.agent.taken_out(id) == Some(TakenOut::ByAdmin)
     }
 
-    async fn act(&self, entry: &Entry, due: Due) {
+    /// Writes what is due about a lease that has expired. Writes of others were waited for since it was looked at, so it is
+    /// judged by what is known now: it may have been renewed, here or at another replica.
+    async fn end(&self, id: &WorkerId, config: &LeaseConfig) {
+        let entry = self.parts.agent.entry_of(id, &self.source);
+        let Some(entry) = entry.filter(|entry| !entry.is_removed()) else {
+            return;
+        };
+        let own = self.parts.agent.replica();
+        if !answers_for(own, entry.writer.as_ref(), &self.live()) {
+            return;
+        }
+        let due = self.judge(&entry, config);
         let (id, source) = (entry.id.clone(), self.source.clone());
         let done = match (due, &entry.spec) {
             (Due::StopUse, Some(spec)) => {
@@ -346,7 +335,8 @@ impl Leases {
         };
         let counts = Counts {
             registered: entries.len(),
-            seen: mine,
+            // Some replica answers for each, and it is there as long as that one does not end it.
+            seen: entries.len(),
             ready: entries.iter().filter(ready).count(),
             ..Counts::default()
         };
@@ -365,11 +355,12 @@ impl Leases {
         };
         let leases = &self.parts.metrics.leases;
         leases.get_or_create(&labels).set(mine as i64);
-        // A cluster in which nobody registers shows no such source.
-        if last.is_some() || !entries.is_empty() {
+        let board = &self.parts.board;
+        // A cluster in which nobody registers shows no such source. One that was shown goes on being so: the last lease may
+        // have been of a worker that never renewed here.
+        if last.is_some() || !entries.is_empty() || board.shows(self.parts.source) {
             let metrics = &self.parts.metrics;
             metrics.show(labels.source, &sight, !is_deaf, counts);
-            let board = &self.parts.board;
             board.show(self.parts.source, statement, counts, (sight, !is_deaf), 0);
         }
     }
@@ -382,242 +373,5 @@ impl Leases {
     fn heard(&self) -> MutexGuard<'_, Heard> {
         // Instants, whole whatever panicked.
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Heard {
-    fn renewal(&mut self, id: &WorkerId, ttl: Duration, now: Instant) {
-        self.renewed.insert(id.clone(), Renewal { at: now, ttl });
-        self.last = Some(now);
-    }
-
-    /// Takes in what a worker declares of itself. Returns whether that is not what it declared here before.
-    fn declares(&mut self, id: &WorkerId, labels: &Labels) -> bool {
-        if self.declared.get(id) == Some(labels) {
-            return false;
-        }
-        match labels.is_empty() {
-            true => drop(self.declared.remove(id)),
-            false => drop(self.declared.insert(id.clone(), labels.clone())),
-        }
-        true
-    }
-
-    /// Whether a renewal was heard here lately.
-    fn hears(&self, ttl: Duration, now: Instant) -> bool {
-        let since = |last| now.saturating_duration_since(last);
-        self.last.is_some_and(|last| since(last) <= ttl)
-    }
-
-    /// Keeps what this replica answers for; its time begins when it takes over, and anew when renewals are heard again
-    /// after nobody heard any.
-    fn follow<'a>(
-        &mut self,
-        mine: impl Iterator<Item = &'a WorkerId>,
-        peers_hear: bool,
-        ttl: Duration,
-        now: Instant,
-    ) {
-        let is_deaf = !peers_hear && !self.hears(ttl, now);
-        let was_deaf = std::mem::replace(&mut self.is_deaf, is_deaf);
-        let before = std::mem::take(&mut self.renewed);
-        let anew = Renewal { at: now, ttl };
-        let since = |id: &WorkerId| before.get(id).copied().unwrap_or(anew);
-        let kept = mine.map(|id| {
-            let since = if was_deaf && !self.is_deaf {
-                anew
-            } else {
-                since(id)
-            };
-            (id.clone(), since)
-        });
-        self.renewed = kept.collect();
-        let renewed = &self.renewed;
-        self.declared.retain(|id, _| renewed.contains_key(id));
-    }
-
-    /// `is_masked`: an operator removed the worker, so that nobody loses it with its lease. Asked of silent ones only.
-    fn due(
-        &self,
-        entry: &Entry,
-        is_masked: impl FnOnce() -> bool,
-        config: &LeaseConfig,
-        now: Instant,
-    ) -> Due {
-        let renewed = self.renewed.get(&entry.id);
-        let silent = renewed.map_or(Duration::ZERO, |renewed| {
-            now.saturating_duration_since(renewed.at)
-        });
-        let ttl = renewed.map_or(config.ttl, |renewed| renewed.ttl.max(config.ttl));
-        let is_in_use = entry
-            .spec
-            .as_ref()
-            .is_some_and(|spec| spec.state() != State::Draining);
-        if silent <= ttl {
-            return Due::Nothing;
-        }
-        let is_masked = is_masked();
-        match () {
-            () if self.is_deaf && !is_masked => Due::Nothing,
-            () if silent > ttl + config.grace => Due::Remove,
-            () if is_in_use && !is_masked => Due::StopUse,
-            () => Due::Nothing,
-        }
-    }
-}
-
-/// Whether this replica answers for an entry: it wrote it, or its writer is gone and it is the first that lives.
-fn answers_for(own: &ReplicaId, writer: Option<&ReplicaId>, live: &[&ReplicaId]) -> bool {
-    let is_live = |replica: &ReplicaId| live.contains(&replica);
-    match writer {
-        Some(writer) if writer == own || is_live(writer) => writer == own,
-        _ => live.iter().all(|other| own <= other),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use grapevine_gossip::worker::RawWorker;
-
-    use super::*;
-
-    fn config() -> LeaseConfig {
-        LeaseConfig::default()
-    }
-
-    fn id() -> WorkerId {
-        "w".parse().expect("an id")
-    }
-
-    fn entry(state: State) -> Entry {
-        let mut raw = RawWorker::at("http://w:8000");
-        raw.state = state;
-        Entry {
-            id: id(),
-            source: Source::provider(SOURCE).expect("a name"),
-            stamp: grapevine_gossip::hlc::Stamp::ZERO,
-            writer: None,
-            spec: Some(Arc::new(WorkerSpec::new(raw).expect("valid"))),
-            unused_ms: 0,
-        }
-    }
-
-    fn after(seconds: u64, start: Instant) -> Instant {
-        start + Duration::from_secs(seconds)
-    }
-
-    /// What is due at this second, when peers hear renewals or not.
-    fn due(heard: &mut Heard, state: State, peers_hear: bool, now: Instant) -> Due {
-        heard.follow([&id()].into_iter(), peers_hear, config().ttl, now);
-        heard.due(&entry(state), || false, &config(), now)
-    }
-
-    #[test]
-    fn an_expired_lease_stops_use_then_removes() {
-        let (mut heard, start) = (Heard::default(), Instant::now());
-        heard.renewal(&id(), config().ttl, start);
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(30, start)),
-            Due::Nothing
-        );
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(31, start)),
-            Due::StopUse
-        );
-        assert_eq!(
-            due(&mut heard, State::Draining, true, after(330, start)),
-            Due::Nothing
-        );
-        assert_eq!(
-            due(&mut heard, State::Draining, true, after(331, start)),
-            Due::Remove
-        );
-        heard.renewal(&id(), config().ttl, after(332, start));
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(340, start)),
-            Due::Nothing
-        );
-    }
-
-    /// Whoever renewed was told the longer time, and comes again within that.
-    #[test]
-    fn a_shorter_time_is_for_later_renewals() {
-        let (mut heard, start) = (Heard::default(), Instant::now());
-        heard.renewal(&id(), config().ttl * 10, start);
-        for (second, expected) in [(31, Due::Nothing), (300, Due::Nothing), (301, Due::StopUse)] {
-            let found = due(&mut heard, State::Active, true, after(second, start));
-            assert_eq!(found, expected, "{second}");
-        }
-    }
-
-    #[test]
-    fn the_lease_of_a_worker_that_an_operator_removed_expires_all_the_same() {
-        let (mut heard, start) = (Heard::default(), Instant::now());
-        heard.renewal(&id(), config().ttl, start);
-        let mut due = |seconds| {
-            let now = after(seconds, start);
-            heard.follow([&id()].into_iter(), false, config().ttl, now);
-            heard.due(&entry(State::Active), || true, &config(), now)
-        };
-        let over = config().ttl + config().grace;
-        assert_eq!(due(over.as_secs()), Due::Nothing, "nobody loses it");
-        assert_eq!(due(over.as_secs() + 1), Due::Remove);
-    }
-
-    #[test]
-    fn nothing_expires_while_nobody_hears() {
-        let (mut heard, start) = (Heard::default(), Instant::now());
-        heard.renewal(&id(), config().ttl, start);
-        assert_eq!(
-            due(&mut heard, State::Active, false, after(1000, start)),
-            Due::Nothing
-        );
-        // Another worker's renewal comes through first: this one has its time.
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(1001, start)),
-            Due::Nothing
-        );
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(1031, start)),
-            Due::Nothing
-        );
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(1032, start)),
-            Due::StopUse
-        );
-    }
-
-    #[test]
-    fn the_first_live_replica_follows() {
-        let [one, two, three] =
-            ["r1", "r2", "r3"].map(|id| id.parse::<ReplicaId>().expect("an id"));
-        let all = [&one, &two, &three];
-        assert!(answers_for(&two, Some(&two), &all));
-        assert!(!answers_for(&one, Some(&two), &all));
-        let without_two = [&one, &three];
-        assert!(answers_for(&one, Some(&two), &without_two));
-        assert!(!answers_for(&three, Some(&two), &without_two));
-        let (mut heard, start) = (Heard::default(), Instant::now());
-        assert_eq!(due(&mut heard, State::Active, true, start), Due::Nothing);
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(30, start)),
-            Due::Nothing
-        );
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(31, start)),
-            Due::StopUse
-        );
-    }
-
-    #[test]
-    fn a_renewal_anywhere_keeps_it() {
-        let (mut heard, start) = (Heard::default(), Instant::now());
-        heard.renewal(&id(), config().ttl, start);
-        // It renewed at another replica, which answers for it since.
-        heard.follow([].into_iter(), true, config().ttl, after(20, start));
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(60, start)),
-            Due::Nothing
-        );
     }
 }

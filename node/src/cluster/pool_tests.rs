@@ -1,0 +1,138 @@
+//! What a choice in one pool leaves to the next one: turns, and heat.
+
+use std::sync::Arc;
+
+use grapevine_gossip::worker::Role;
+use grapevine_placement::{ClusterSettings, Key, KeyBuilder, Policy};
+
+use super::{Halves, Pool};
+use crate::alone::{Alone, worker, worker_with};
+use crate::config::KvEventsConfig;
+
+const MODEL: &str = "m";
+
+/// Two prefill and two decode workers, chosen by this policy.
+fn halves(policy: Policy) -> (Alone, Arc<Halves>) {
+    let mut settings = ClusterSettings::default();
+    settings.roles.prefill = Some(policy);
+    settings.roles.decode = Some(policy);
+    let member = |id, role| worker_with(id, MODEL, |raw| raw.role = role);
+    let workers = [
+        member("d0", Role::Decode),
+        member("d1", Role::Decode),
+        member("p0", Role::Prefill),
+        member("p1", Role::Prefill),
+    ];
+    let house = Alone::of(settings, "r1", workers, &KvEventsConfig::default(), 4);
+    let pool = house.cluster.fleet().pool(MODEL).expect("it is served");
+    let halves = Arc::clone(pool.halves().expect("both are there"));
+    (house, halves)
+}
+
+/// Workers without halves, chosen by this policy.
+fn whole(policy: Policy) -> Alone {
+    let mut settings = ClusterSettings::default();
+    settings.policy.policy = policy;
+    let workers = [worker(0, MODEL), worker(1, MODEL)];
+    Alone::of(settings, "r1", workers, &KvEventsConfig::default(), 2)
+}
+
+fn key(session: Option<&str>) -> Key {
+    let mut builder = KeyBuilder::new(&ClusterSettings::default().key, MODEL, b"");
+    if let Some(session) = session {
+        builder.session(session);
+    }
+    builder.begin_message("user");
+    builder.text("word ".repeat(800));
+    builder.end_message();
+    builder.finish()
+}
+
+/// The place of the worker that gets a request.
+fn place(house: &Alone, pool: &Arc<Pool>, key: &Key, strangers: &[usize]) -> Option<usize> {
+    let placed = house.cluster.place(pool, key, &[], strangers);
+    placed.ok().map(|placed| placed.decision.worker)
+}
+
+#[test]
+fn each_pool_takes_its_own_turns() {
+    let (house, halves) = halves(Policy::RoundRobin);
+    let key = key(None);
+    let pair = || {
+        let prefill = place(&house, &halves.prefill, &key, &[]);
+        (prefill, place(&house, &halves.decode, &key, &[]))
+    };
+    let (first, second) = ((Some(0), Some(0)), (Some(1), Some(1)));
+    assert_eq!([pair(), pair(), pair()], [first, second, first]);
+}
+
+/// As a request looks for a decode worker: first in its prefill worker's zone, then in the others.
+#[test]
+fn far_workers_take_turns_where_none_is_near() {
+    let (house, halves) = halves(Policy::RoundRobin);
+    let key = key(None);
+    let far = || {
+        assert_eq!(place(&house, &halves.decode, &key, &[0, 1]), None);
+        place(&house, &halves.decode, &key, &[])
+    };
+    assert_eq!([far(), far(), far()], [Some(0), Some(1), Some(0)]);
+}
+
+#[test]
+fn a_preview_is_of_the_next_turn() {
+    let (house, halves) = halves(Policy::RoundRobin);
+    let key = key(None);
+    for turn in [0, 1, 0] {
+        let next = house.cluster.preview(&halves.prefill, &key, &[]);
+        assert_eq!(next.map(|next| next.worker), Ok(turn));
+        assert_eq!(place(&house, &halves.prefill, &key, &[]), Some(turn));
+    }
+}
+
+#[test]
+fn turns_go_on_when_workers_change() {
+    let house = whole(Policy::RoundRobin);
+    let turn = || {
+        let pool = house.cluster.fleet().pool(MODEL).expect("it is served");
+        place(&house, &pool, &key(None), &[])
+    };
+    assert_eq!(turn(), Some(0));
+    let (id, spec) = worker(2, MODEL);
+    house.agent.configure(id, spec).expect("there is room");
+    house.cluster.update(&house.agent.view());
+    assert_eq!([turn(), turn(), turn()], [Some(1), Some(2), Some(0)]);
+}
+
+#[test]
+fn who_has_a_session_takes_no_turn() {
+    let house = whole(Policy::Sticky);
+    let pool = house.cluster.fleet().pool(MODEL).expect("it is served");
+    let turn = || {
+        place(&house, &pool, &key(Some("s")), &[]).expect("all are usable");
+        place(&house, &pool, &key(None), &[])
+    };
+    assert_eq!([turn(), turn(), turn()], [Some(0), Some(1), Some(0)]);
+}
+
+/// Workers that a request may not have (of other ranks, without a partner) make its prompt no rarer.
+#[test]
+fn a_prompt_counts_for_heat_whoever_may_not_have_it() {
+    let (house, halves) = halves(Policy::Prefix);
+    let cache_view = house.cluster.cache_view();
+    let cool = cache_view.heat_digest();
+    let key = key(None);
+    for _ in 0..200 {
+        // Another attempt counts for nothing, nor does its other half.
+        for (pool, tried) in [(&halves.prefill, &[0][..]), (&halves.decode, &[])] {
+            let placed = house.cluster.place(pool, &key, tried, &[]);
+            placed.expect("all are usable");
+        }
+    }
+    house.cluster.tick();
+    assert_eq!(cache_view.heat_digest(), cool);
+    for _ in 0..200 {
+        place(&house, &halves.prefill, &key, &[1]).expect("one is left");
+    }
+    house.cluster.tick();
+    assert_ne!(cache_view.heat_digest(), cool);
+}
