@@ -48,19 +48,18 @@ pub(super) fn revoke(
     ))
 }
 
-/// Everything issued to a replica, with or without what it has now.
+/// Everything issued to a replica, with or without its newest certificate.
 fn of_replica(store: &Store, replica: &str, former: bool) -> Result<BTreeSet<Serial>, Failure> {
     let issued = store.issued()?.into_iter();
-    let mut all: BTreeSet<_> = issued
-        .filter(|issued| issued.replica == replica)
-        .map(|issued| issued.serial)
-        .collect();
-    if let Some(leaf) = store.leaf(replica)? {
-        if former {
-            all.remove(&leaf.serial);
-        } else {
-            all.insert(leaf.serial);
-        }
+    let issued = issued.filter(|issued| issued.replica == replica);
+    let mut all: Vec<Serial> = issued.map(|issued| issued.serial).collect();
+    let here = store.leaf(replica)?.map(|leaf| leaf.serial);
+    if former {
+        // Its files may have been moved to its machine: what was issued last is in use there.
+        let newest = here.or_else(|| all.last().cloned());
+        all.retain(|serial| Some(serial) != newest.as_ref());
+    } else {
+        all.extend(here);
     }
-    Ok(all)
+    Ok(all.into_iter().collect())
 }

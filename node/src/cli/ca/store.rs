@@ -98,7 +98,7 @@ impl Store {
         leaf.map(Some).map_err(|error| in_file(&path, &error))
     }
 
-    /// What was issued here and has not expired yet.
+    /// What was issued here and has not expired yet, the newest of each replica last.
     pub(super) fn issued(&self) -> Result<Vec<Issued>, Failure> {
         let path = self.ledger();
         let text = read_if_there(&path)?.unwrap_or_default();

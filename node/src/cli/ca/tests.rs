@@ -285,6 +285,22 @@ fn the_newest_one_can_be_spared() {
 }
 
 #[test]
+fn the_newest_one_is_spared_where_its_files_were_moved_away() {
+    let (_dir, store) = with(&["r1", "r2"]);
+    issue(&store, &names(&["r1"]), LEAF_DAYS, true).expect("renewed");
+    let newest = store.leaf("r1").expect("readable").expect("there").serial;
+    for file in [store.cert("r1"), store.key("r1")] {
+        fs::remove_file(file).expect("moved to its machine");
+    }
+    revoke(&store, &names(&["r1"]), Vec::new(), true).expect("the former one");
+    let revoked = store.revocations().expect("a list");
+    assert_eq!((revoked.len(), revoked.contains_key(&newest)), (1, false));
+    revoke(&store, &names(&["r1"]), Vec::new(), false).expect("all of them");
+    let revoked = store.revocations().expect("a list");
+    assert_eq!((revoked.len(), revoked.contains_key(&newest)), (2, true));
+}
+
+#[test]
 fn revocation_by_serial_and_without_a_name() {
     let (_dir, store) = with(&["r1"]);
     let serial = store.leaf("r1").expect("readable").expect("there").serial;
