@@ -6,7 +6,7 @@ use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Response};
 use grapevine_tests::process::{self, Process};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::errors::assert_refusal;
 use crate::house::{House, quick};
@@ -130,7 +130,7 @@ async fn the_admin_api_takes_its_token_and_nothing_else() {
     // Probes carry no token and get nothing else.
     assert_eq!(ask(at.admin, "GET", "/healthz", None).await.text(), "ok\n");
     let ready = ask(at.admin, "GET", "/readyz", None).await;
-    let ready: serde_json::Value = ready.json();
+    let ready: Value = ready.json();
     assert!(["ready", "not ready"].contains(&ready["status"].as_str().expect("a status")));
     assert!(!ready.to_string().contains(worker), "{ready}");
     assert_eq!(
@@ -186,6 +186,46 @@ async fn a_worker_is_found_by_its_address_where_no_other_has_it() {
     house.close().await;
 }
 
+/// What describes a worker anew takes the word from its sources, which can then take nothing back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_details_keeps_a_drain_by_hand_and_makes_none_of_a_sources() {
+    let house = House::of(Plan::default(), vec![quick()]).await;
+    let admin = house.cluster.replicas[0].admin().0;
+    let ask = async |method: &str, path: &str, body: Value| {
+        let body = body.to_string();
+        let answer = http1::exchange(admin, method, path, &[], body.as_bytes()).await;
+        assert_eq!(
+            answer.head.status,
+            200,
+            "{method} {path}: {}",
+            answer.text()
+        );
+        let shown: Value = http1::get(admin, "/workers/w").await.json();
+        let state = shown["state"].as_str().expect("a state").to_owned();
+        (state, shown["drained"] == true)
+    };
+    let url = "http://127.0.0.1:9";
+    let lease = async |state: &str| {
+        let body = json!({ "url": url, "state": state });
+        ask("PUT", "/leases/w", body).await
+    };
+    let (active, draining) = (("active".to_owned(), false), ("draining".to_owned(), false));
+    let by_hand = ("draining".to_owned(), true);
+    assert_eq!(lease("active").await, active);
+    assert_eq!(lease("draining").await, draining);
+    ask("PATCH", "/workers/w", json!({ "weight": 2.0 })).await;
+    assert_eq!(lease("active").await, active);
+
+    let drain = ask("PATCH", "/workers/w", json!({ "state": "draining" })).await;
+    assert_eq!(drain, by_hand);
+    let weight = ask("PATCH", "/workers/w", json!({ "weight": 3.0 })).await;
+    assert_eq!(weight, by_hand);
+    assert_eq!(lease("active").await, by_hand);
+    let both = json!({ "weight": 1.0, "state": "active" });
+    assert_eq!(ask("PATCH", "/workers/w", both).await, active);
+    house.close().await;
+}
+
 /// As in a JSON merge patch: what was limited once can be without a limit again.
 #[tokio::test(flavor = "multi_thread")]
 async fn null_takes_away_what_a_worker_may_be_without() {
@@ -197,7 +237,7 @@ async fn null_takes_away_what_a_worker_may_be_without() {
     let change = async |body: &str| {
         let answer = http1::exchange(admin, "PATCH", "/workers/w", &[], body.as_bytes()).await;
         let shown = http1::get(admin, "/workers/w").await;
-        let shown: serde_json::Value = shown.json();
+        let shown: Value = shown.json();
         let limits = (shown["max_in_flight"].as_u64(), shown["zone"].is_null());
         (answer.head.status, limits)
     };

@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 
 use grapevine_tests::cluster::Plan;
-use grapevine_tests::http1::{Connection, Response, exchange};
+use grapevine_tests::http1::{self, Connection, Response, exchange};
 use grapevine_tests::wait::{LIMIT, eventually};
+use serde_json::{Value, json};
 
 use crate::house::{House, quick};
 
@@ -208,6 +209,24 @@ async fn a_prompt_is_explained_and_not_shown_again() {
     let long = format!("prompt={}", "x".repeat(2 << 20));
     let answer = post(admin, "/page/explain", Some(OWN), "", &long).await;
     assert_eq!(answer.head.status, 413);
+    house.close().await;
+}
+
+/// Browsers send the end of a line as CRLF, and a client's JSON has what was typed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_of_several_lines_is_explained_as_a_client_sends_it() {
+    let house = House::new(1).await;
+    house.until_ready().await;
+    let admin = house.cluster.replicas[0].admin().0;
+    let body = "model=fake-model&prompt=one%0D%0Atwo%0D%0A";
+    let html = post(admin, "/page/explain", Some(OWN), "", body)
+        .await
+        .text();
+    let messages = json!([{ "role": "user", "content": "one\ntwo\n" }]);
+    let chat = json!({ "model": "fake-model", "messages": messages });
+    let explained: Value = http1::post(admin, "/explain", &chat).await.json();
+    let key = explained["key"].as_str().expect("a key");
+    assert!(html.contains(key), "{key} is not in {html}");
     house.close().await;
 }
 

@@ -48,14 +48,16 @@ impl Registry {
     }
 }
 
-/// Whether the entries of one worker have a drain that counts.
+/// Whether an administrator drains a worker, by its entries: by a note that counts, or in a description.
 pub(super) fn is_drained(of_one: &[&Entry]) -> bool {
     let of = |source| {
         let found = of_one.iter().find(|entry| entry.source == source);
         found.filter(|entry| !entry.is_removed())
     };
-    let admin = of(Source::Admin).map(|entry| entry.stamp);
-    of(Source::Drain).is_some_and(|drain| Some(drain.stamp) > admin)
+    let admin = of(Source::Admin);
+    let declared = admin.and_then(|entry| entry.spec.as_ref());
+    declared.is_some_and(|spec| spec.state() == State::Draining)
+        || of(Source::Drain).is_some_and(|note| Some(note.stamp) > admin.map(|entry| entry.stamp))
 }
 
 #[cfg(test)]
@@ -194,8 +196,9 @@ mod tests {
         // One that an administrator declared as draining, too.
         a.put(id(), Source::Admin, spec(State::Draining), NOW)
             .expect("room");
+        assert_eq!((state(&a), is_drained(&a)), (Some(State::Draining), true));
         assert_eq!(a.activate(&id(), NOW).expect("known").len(), 2);
-        assert_eq!(state(&a), Some(State::Active));
+        assert_eq!((state(&a), is_drained(&a)), (Some(State::Active), false));
     }
 
     #[test]

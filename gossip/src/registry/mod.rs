@@ -96,7 +96,7 @@ pub struct Worker {
     pub warming: Option<Warming>,
     /// What is known of it beyond its description; no part of the ring.
     pub labels: Arc<Labels>,
-    /// An administrator drained it, by a note beside its sources; its state is then `Draining`, too.
+    /// An administrator drains it, whatever its sources say; its state is then `Draining`, too.
     pub is_drained: bool,
     /// Nobody declared its models: those of the description are what it lists itself.
     pub models_are_learned: bool,

@@ -464,12 +464,19 @@ impl Admin {
             .map_or_else(|| text.to_owned(), |id: WorkerId| id.to_string())
     }
 
+    /// The description of a worker, to be changed and declared by an administrator.
     fn registered(&self, id: &str) -> Result<RawWorker, ApiError> {
         let id: WorkerId = id.parse().map_err(|error| wrong_worker(&error))?;
         let view = self.agent.view();
-        view.worker(&id)
-            .map(|worker| worker.spec.to_raw())
-            .ok_or_else(|| not_found("no worker with this id; GET /workers lists them"))
+        let worker = view
+            .worker(&id)
+            .ok_or_else(|| not_found("no worker with this id; GET /workers lists them"))?;
+        let mut raw = worker.spec.to_raw();
+        if raw.state == State::Draining && !worker.is_drained {
+            // A source drains it for a time, and could not take back what the administrator declares.
+            raw.state = State::Active;
+        }
+        Ok(raw)
     }
 
     pub(super) async fn remove_worker(&self, id: &str) -> Result<Answer, ApiError> {

@@ -11,12 +11,12 @@ use crate::page::html::encoded;
 /// Largest cookie header that is looked at, in bytes.
 const COOKIE_BYTES_MAX: usize = 8 << 10;
 
-/// A field of a form.
+/// A field of a form, as it was typed: browsers send the end of a line as CRLF, whatever it was.
 pub(super) fn field(form: &[u8], name: &str) -> Option<String> {
     let mut fields = url::form_urlencoded::parse(form);
     fields
         .find(|(key, _)| key == name)
-        .map(|(_, value)| value.into_owned())
+        .map(|(_, value)| value.replace("\r\n", "\n"))
 }
 
 impl Admin {
