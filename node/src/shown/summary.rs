@@ -162,8 +162,8 @@ fn lost_sources(cluster: &Value) -> Option<String> {
     (!lost.is_empty()).then_some(lost)
 }
 
-/// Whether it is known since when.
-fn is_state(trouble: &str) -> bool {
+/// Whether a replica's trouble is a state of it, of which it is known since when; a ring or settings that differ are not.
+pub fn is_state(trouble: &str) -> bool {
     matches!(trouble, "dead" | "not ready")
 }
 

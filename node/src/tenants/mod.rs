@@ -191,17 +191,18 @@ impl Keys {
         }
     }
 
-    /// Each tenant of the list with the most requests that one of its keys allows it at once, sorted by name.
+    /// Each tenant of the list with the most requests that one of its keys allows it at once, none where one has no limit;
+    /// sorted by name.
     pub fn tenants(&self) -> Vec<(Arc<Tenant>, Option<u32>)> {
         let list = self.list.load();
         let keys = list.iter().flat_map(|list| list.values());
         let mut tenants: BTreeMap<Arc<str>, (Arc<Tenant>, Option<u32>)> = BTreeMap::new();
         for key in keys {
-            let tenant = || (Arc::clone(&key.tenant), None);
+            let allowed = key.requests_max();
             let row = tenants
                 .entry(Arc::clone(key.tenant.name()))
-                .or_insert_with(tenant);
-            row.1 = row.1.max(key.requests_max());
+                .or_insert_with(|| (Arc::clone(&key.tenant), allowed));
+            row.1 = row.1.zip(allowed).map(|(most, here)| most.max(here));
         }
         tenants.into_values().collect()
     }

@@ -155,6 +155,27 @@ fn models_are_bounded_by_the_list() {
     assert!(free.may_ask_for(Some("other")) && free.may_ask_for(None));
 }
 
+#[test]
+fn a_tenant_has_no_limit_where_one_of_its_keys_has_none() {
+    let of = |limits: [&str; 2]| {
+        let names = [("a", "gv-a"), ("b", "gv-b")].into_iter().zip(limits);
+        let entries = names
+            .map(|((name, key), limit)| entry(name, key, &format!("tenant = \"acme\"\n{limit}")));
+        let tenants = keys(&entries.collect::<String>()).tenants();
+        let limits: Vec<_> = tenants.into_iter().map(|(_, limit)| limit).collect();
+        limits
+    };
+    let (few, more) = ("max_requests = 3", "max_requests = 5");
+    for (limits, most) in [
+        ([few, more], Some(5)),
+        ([more, few], Some(5)),
+        ([few, ""], None),
+        (["", few], None),
+    ] {
+        assert_eq!(of(limits), [most], "{limits:?}");
+    }
+}
+
 #[derive(Debug)]
 struct Two;
 

@@ -19,8 +19,26 @@ impl Buckets {
         }
     }
 
-    /// Median and 99th percentile of what came since an earlier look.
+    /// Whether all that an earlier look counted is in it: the series of a model that left is not.
+    pub fn has_grown_from(&self, before: &Self) -> bool {
+        let mut bounds = before.0.iter();
+        bounds.all(|(bound, count)| self.within(*bound) >= *count)
+    }
+
+    /// Observations at or below a bound; 0 where the bound is not known.
+    fn within(&self, bound: f64) -> u64 {
+        let known = self.0.binary_search_by(|(at, _)| at.total_cmp(&bound));
+        known.map_or(0, |at| self.0[at].1)
+    }
+
+    /// Median and 99th percentile of what came since an earlier look; not known where it has not grown from it.
     pub fn spread_since(&self, before: &Self) -> Spread {
+        if !self.has_grown_from(before) {
+            return Spread {
+                p50: f32::NAN,
+                p99: f32::NAN,
+            };
+        }
         Spread {
             p50: self.quantile_since(before, 0.5),
             p99: self.quantile_since(before, 0.99),
@@ -31,8 +49,7 @@ impl Buckets {
     fn quantile_since(&self, before: &Self, share: f64) -> f32 {
         let came = |at: usize| {
             let (bound, count) = self.0[at];
-            let known = before.0.iter().find(|(of, _)| *of == bound);
-            count.saturating_sub(known.map_or(0, |(_, count)| *count)) as f64
+            (count - before.within(bound)) as f64
         };
         let all = self.0.len().checked_sub(1).map_or(0.0, came);
         if all == 0.0 {
@@ -83,6 +100,18 @@ mod tests {
         let spread = buckets([0, 100, 110, 110]).spread_since(&first);
         assert!((spread.p50 - 5.5).abs() < 1e-6, "{spread:?}");
         assert_eq!(buckets([0, 100, 100, 101]).spread_since(&first).p50, 10.0);
+    }
+
+    #[test]
+    fn what_came_since_is_not_known_where_a_model_left() {
+        let both = buckets([10, 100, 100, 100]);
+        let one = buckets([0, 20, 40, 40]);
+        assert!(!one.has_grown_from(&both));
+        assert!(one.spread_since(&both).p50.is_nan());
+        // Also where the other one was counted more often since.
+        assert!(buckets([0, 200, 200, 200]).spread_since(&both).p99.is_nan());
+        assert!(!Buckets::default().has_grown_from(&both));
+        assert!(both.has_grown_from(&one) && both.has_grown_from(&both));
     }
 
     #[test]

@@ -64,6 +64,11 @@ impl History {
 impl History {
     /// Keeps what the minute before `at` needs: seven counts, as samples are taken.
     pub(super) fn note_first_tokens(&mut self, at: Duration, counted: Buckets) {
+        let last = self.first_tokens.back();
+        if last.is_some_and(|(_, before)| !counted.has_grown_from(before)) {
+            // A model left, and its series with it: what was counted together is nothing to count from.
+            self.first_tokens.clear();
+        }
         self.first_tokens.push_back((at, counted));
         let is_spare = |next: &(Duration, Buckets)| next.0 + MINUTE <= at;
         while self.first_tokens.get(1).is_some_and(is_spare) {
@@ -137,6 +142,28 @@ mod tests {
             let hit_rate = history.minute().and_then(|minute| minute.hit_rate);
             assert_eq!(hit_rate, (1..=2).contains(&n).then_some(0.75), "{n}");
         }
+    }
+
+    /// Its series goes with it, and the sums over all models fall.
+    #[test]
+    fn first_tokens_go_on_after_a_model_left() {
+        let mut history = History::default();
+        let mut found = Vec::new();
+        for n in 0..=4_u32 {
+            let mut taken = Taken::default();
+            // Many fast ones of the model that leaves, then a few slow ones of the other.
+            let (fast, slow) = match n {
+                0..=2 => (100 + u64::from(n) * 100, 0),
+                _ => (0, u64::from(n)),
+            };
+            taken.counted.first_token.add(0.1, fast);
+            taken.counted.first_token.add(5.0, fast + slow);
+            history.take(EVERY * n, taken);
+            let spread = history.minute().and_then(|minute| minute.first_token);
+            found.push(spread.map(|spread| spread.p50 > 0.1));
+        }
+        let expected = [None, Some(false), Some(false), None, Some(true)];
+        assert_eq!(found, expected);
     }
 
     #[test]

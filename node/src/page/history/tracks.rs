@@ -114,11 +114,25 @@ impl Tracks<WorkerSample> {
         let mut samples = self.of(id)?.rev();
         let (at, last) = samples.next()?;
         let since = at.saturating_sub(within);
-        let (_, first) = samples.take_while(|(at, _)| *at >= since).last()?;
-        // Counters begin anew with a worker that left and came back.
-        let prompt = last.prompt_tokens.checked_sub(first.prompt_tokens)?;
-        let cached = last.cached_tokens.checked_sub(first.cached_tokens)?;
-        Some((prompt, cached))
+        let mut first = last;
+        for (_, earlier) in samples.take_while(|(at, _)| *at >= since) {
+            if !first.may_follow(earlier) {
+                break;
+            }
+            first = earlier;
+        }
+        let prompt = last.prompt_tokens - first.prompt_tokens;
+        Some((prompt, last.cached_tokens - first.cached_tokens))
+    }
+}
+
+impl WorkerSample {
+    /// Whether its counters can have grown from those of an earlier sample: they begin anew with a worker that left and
+    /// came back.
+    fn may_follow(&self, earlier: &Self) -> bool {
+        let prompt = self.prompt_tokens.checked_sub(earlier.prompt_tokens);
+        let cached = self.cached_tokens.checked_sub(earlier.cached_tokens);
+        prompt.zip(cached).is_some_and(|(all, part)| part <= all)
     }
 }
 
@@ -155,17 +169,39 @@ mod tests {
         );
     }
 
-    #[test]
-    fn the_hit_rate_is_that_of_the_time_asked_for() {
+    /// A worker of which so many tokens of prompts were counted, and so many from its cache.
+    fn counted(counts: &[(u64, u64)]) -> Tracks<WorkerSample> {
         let mut tracks = Tracks::new(1);
-        for (n, (prompt, cached)) in [(0, 0), (100, 0), (200, 50), (300, 140)].iter().enumerate() {
+        for (n, (prompt_tokens, cached_tokens)) in counts.iter().copied().enumerate() {
             let sample = WorkerSample {
-                prompt_tokens: *prompt,
-                cached_tokens: *cached,
+                prompt_tokens,
+                cached_tokens,
                 ..WorkerSample::default()
             };
             tracks.push(EVERY * n as u32, vec![("w".to_owned(), sample)]);
         }
+        tracks
+    }
+
+    #[test]
+    fn the_hit_rate_of_a_worker_that_came_back_is_that_since_then() {
+        for counts in [
+            [(500, 0), (0, 0), (600, 540)],
+            [(500, 400), (200, 0), (800, 540)],
+            // It was counted that much again between two samples.
+            [(500, 0), (510, 500), (1_110, 1_040)],
+        ] {
+            let tracks = counted(&counts);
+            assert_eq!(tracks.hit_rate("w", EVERY * 9), Some(0.9), "{counts:?}");
+            assert_eq!(tracks.prompts(EVERY * 2, EVERY * 9), (600, 540));
+        }
+        let away = counted(&[(500, 0), (0, 0)]);
+        assert_eq!(away.hit_rate("w", EVERY * 9), None);
+    }
+
+    #[test]
+    fn the_hit_rate_is_that_of_the_time_asked_for() {
+        let tracks = counted(&[(0, 0), (100, 0), (200, 50), (300, 140)]);
         assert_eq!(tracks.hit_rate("w", EVERY), Some(0.9));
         assert_eq!(tracks.hit_rate("w", EVERY * 9), Some(140.0 / 300.0));
         assert_eq!(tracks.hit_rate("v", EVERY), None);

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Listed, REPLICAS_SHOWN, Standing};
-use crate::shown::summary::{replica_rank, seconds, trouble_of_replica};
+use crate::shown::summary::{is_state, replica_rank, seconds, trouble_of_replica};
 use crate::shown::{field, rows};
 
 /// A certificate that holds for so many days or fewer is somebody's work by now.
@@ -73,7 +73,8 @@ pub fn row(cluster: &Value, replica: &Value) -> ReplicaRow {
         None if replica["leaving"] == true => (Standing::Meant, "leaving"),
         None => (Standing::Well, "well"),
     };
-    let lasts = replica["for_s"].as_u64();
+    let lasts = trouble.is_none_or(is_state);
+    let lasts = lasts.then(|| replica["for_s"].as_u64()).flatten();
     let state = match lasts {
         Some(for_s) => format!("{what} for {}", seconds(for_s)),
         None => what.to_owned(),

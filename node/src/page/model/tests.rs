@@ -130,6 +130,8 @@ fn the_worst_comes_first_and_the_headline_is_that_of_status() {
     ];
     assert_eq!(replicas, expected);
     assert_eq!(shown.replicas.rows[0].state, "dead for 40 s");
+    // Since when it is so is not known: it lives for 40 s.
+    assert_eq!(shown.replicas.rows[1].state, "with another ring");
     assert!(shown.replicas.rows[1].is_other_ring);
     let workers: Vec<_> = shown.workers.rows.iter().map(|row| &*row.id).collect();
     assert_eq!(workers, ["w3", "w2", "w1"]);
