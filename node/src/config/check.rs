@@ -1,14 +1,18 @@
 //! Settings that are good alone and wrong together.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use grapevine_discovery::dns::NAMES_MAX;
+#[cfg(feature = "kubernetes")]
+use grapevine_discovery::kubernetes::SettingsError;
 use grapevine_gossip::worker::Role;
 use grapevine_placement::ModelFault;
 
 use super::Config;
 use super::allow::Allow;
 use super::cors::Wild;
+use super::discovery::DnsConfig;
 use super::error::{Origin, Problem};
 use super::raw::Raw;
 use super::section_values::SectionValues;
@@ -152,7 +156,7 @@ fn ports(config: &Config, checks: &mut Checks<'_>) {
         let (Some((section, host, port)), Some((other, other_host, other_port))) = pair else {
             continue;
         };
-        let meets = host == other_host || host.is_unspecified() || other_host.is_unspecified();
+        let meets = has(host, other_host) || has(other_host, host);
         checks.refuse_if(
             meets && port == other_port && port != 0,
             section,
@@ -160,6 +164,12 @@ fn ports(config: &Config, checks: &mut Checks<'_>) {
             format!("{port} is the port of [{other}], too"),
         );
     }
+}
+
+/// Whether who listens at a host has the port of the other one, too: `::` is all addresses, `0.0.0.0` those of IPv4.
+fn has(host: IpAddr, other: IpAddr) -> bool {
+    let all = host.is_unspecified() && (host.is_ipv6() || other.is_ipv4());
+    all || host == other
 }
 
 fn gossip(config: &Config, checks: &mut Checks<'_>) {
@@ -316,7 +326,7 @@ fn workers(config: &Config, checks: &mut Checks<'_>) {
     }
     let allow = Allow::new(config.workers.allow.clone());
     let mut seen = BTreeSet::new();
-    // The list begins with the `[[worker]]` sections, in their order; `workers.urls` follow.
+    // The list begins with the `[[worker]]` sections, in their order; the lists of `[workers]` follow.
     for (index, worker) in config.worker.iter().enumerate() {
         if let Err(error) = worker.declared_labels() {
             let origin = checks.raw.workers.get(index);
@@ -334,10 +344,19 @@ fn workers(config: &Config, checks: &mut Checks<'_>) {
             }
             Err(error) => error.to_string(),
         };
-        let section = checks.raw.workers.get(index);
-        let urls = || checks.raw.origin_of("workers", "urls");
-        let origin = section.map_or_else(urls, |section| section.origin.clone());
-        checks.refuse(origin, "worker", what);
+        match checks.raw.workers.get(index) {
+            Some(section) => checks.refuse(section.origin.clone(), "worker", what),
+            None => checks.refuse_if(true, "workers", list_of(worker.role), what),
+        }
+    }
+}
+
+/// The list of `[workers]` whose workers have this role.
+fn list_of(role: Role) -> &'static str {
+    match role {
+        Role::Prefill => "prefill_urls",
+        Role::Decode => "decode_urls",
+        Role::Any | Role::Later(_) => "urls",
     }
 }
 
@@ -355,6 +374,7 @@ fn discovery(config: &Config, checks: &mut Checks<'_>) {
         "secret",
         short_lease_secret(),
     );
+    names(&config.dns, checks);
     let kubernetes = &config.kubernetes;
     if !kubernetes.enabled {
         return;
@@ -379,6 +399,30 @@ fn discovery(config: &Config, checks: &mut Checks<'_>) {
             refuse_if(true, key, &what, checks);
         }
     }
+    #[cfg(feature = "kubernetes")]
+    if let Err(error @ SettingsError::Scopes(_)) = kubernetes.source().check() {
+        refuse_if(true, "namespaces", &error.to_string(), checks);
+    }
+}
+
+/// The source asks for so many names at most, those of all its lists together.
+fn names(dns: &DnsConfig, checks: &mut Checks<'_>) {
+    let lists = [
+        ("names", dns.names.len()),
+        ("prefill_names", dns.prefill_names.len()),
+        ("decode_names", dns.decode_names.len()),
+    ];
+    let all: usize = lists.iter().map(|(_, count)| count).sum();
+    let longest = lists.into_iter().max_by_key(|(_, count)| *count);
+    let key = longest.map_or("names", |(key, _)| key);
+    checks.refuse_if(
+        all > NAMES_MAX,
+        "dns",
+        key,
+        format!(
+            "{all} names in the lists together are more than {NAMES_MAX}; put several workers under one name"
+        ),
+    );
 }
 
 /// Why a lease's secret is refused; also where a credential is made of it.

@@ -1,7 +1,9 @@
-//! From checked sections to the settings of placement and gossip: the one place that knows both.
+//! From checked sections to the settings of placement, of gossip and of the watch of pods: the one place that knows both.
 
 use std::net::SocketAddr;
 
+#[cfg(feature = "kubernetes")]
+use grapevine_discovery::kubernetes::KubernetesSettings;
 use grapevine_discovery::label::Declared;
 use grapevine_gossip::config::{EvidenceConfig, Facts, GossipConfig};
 use grapevine_gossip::identity::PemFiles;
@@ -13,6 +15,8 @@ use grapevine_placement::{
     Models, ModelsError, PolicySettings, PrefixIndexSettings, Price, RingSettings, RolePolicies,
 };
 
+#[cfg(feature = "kubernetes")]
+use super::KubernetesConfig;
 use super::{
     BreakerConfig, ClusterConfig, Config, GossipSettings, ModelConfig, PriceRule, WorkerConfig,
     WorkersConfig,
@@ -209,6 +213,23 @@ impl WorkerConfig {
             labels: self.labels.clone(),
         };
         declared.into_labels()
+    }
+}
+
+#[cfg(feature = "kubernetes")]
+impl KubernetesConfig {
+    /// The settings of the source that watches pods.
+    pub(crate) fn source(&self) -> KubernetesSettings {
+        let selector = |parts: &[String]| (!parts.is_empty()).then(|| parts.join(","));
+        KubernetesSettings {
+            kubeconfig: self.kubeconfig.clone(),
+            namespaces: self.namespaces.clone(),
+            selector: selector(&self.selector),
+            prefill_selector: selector(&self.prefill_selector),
+            decode_selector: selector(&self.decode_selector),
+            port: self.port,
+            ..KubernetesSettings::default()
+        }
     }
 }
 

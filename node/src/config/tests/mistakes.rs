@@ -276,7 +276,7 @@ fn sections_must_fit_together() {
     };
     check(
         "[[worker]]\nurl = \"http://a:1\"\n\n[workers]\nurls = [\"http://a:1\"]",
-        "g.toml:5:8: worker: http://a:1 is there twice",
+        "g.toml:5:8: workers.urls: http://a:1 is there twice",
     );
     check(
         "[[worker]]\nurl = \"http://a:1\"\n[[worker]]\nurl = \"http://a:1\"",
@@ -318,14 +318,20 @@ fn sections_must_fit_together() {
     );
     check(
         "[workers]\nurls = [\"http://a:1\", \"http://169.254.1.1:8000\"]",
-        "g.toml:2:8: worker: 169.254.1.1 is a link-local address or a cloud's metadata service; \
+        "g.toml:2:8: workers.urls: 169.254.1.1 is a link-local address or a cloud's metadata service; \
          if a worker is there, put its network into workers.allow",
     );
     check(
         "[workers]\nurls = [\"http://10.1.2.3:1\", \"http://gpu.lab:1\", \"http://11.0.0.1:1\"]\n\
          allow = [\"10.0.0.0/8\", \"*.lab\"]",
-        "g.toml:2:8: worker: 11.0.0.1 is not in workers.allow",
+        "g.toml:2:8: workers.urls: 11.0.0.1 is not in workers.allow",
     );
+    for (list, column) in [("prefill_urls", 16), ("decode_urls", 15)] {
+        check(
+            &format!("[workers]\n{list} = [\"http://a:1\", \"http://a:1\"]"),
+            &format!("g.toml:2:{column}: workers.{list}: http://a:1 is there twice"),
+        );
+    }
     check(
         "[workers]\nallow = [\"10.0.0.0/33\"]",
         "g.toml:2:9: workers.allow: expected a network such as \"10.0.0.0/8\", an address, a host, \
@@ -399,6 +405,86 @@ fn selectors_and_short_secrets_are_judged_with_their_place() {
         "[leases]\nsecret = \"short\"",
         "g.toml:2:10: leases.secret: has at least 16 characters",
     );
+}
+
+#[test]
+fn more_than_a_source_watches_is_refused_with_its_place() {
+    let many = |count: usize, end: &str| {
+        let all: Vec<String> = (0..count).map(|n| format!("\"n{n}{end}\"")).collect();
+        all.join(", ")
+    };
+    let names = |count| {
+        format!(
+            "[dns]\nnames = [\"all:80\"]\ndecode_names = [{}]",
+            many(count, ".lab:80")
+        )
+    };
+    assert_eq!(messages(file(&names(63))), [""; 0]);
+    assert_eq!(
+        messages(file(&names(64))),
+        [
+            "g.toml:3:16: dns.decode_names: 65 names in the lists together are more than 64; put several workers under one \
+             name"
+        ]
+    );
+    let pods = |count| {
+        let selectors = "prefill_selector = [\"a=p\"]\ndecode_selector = [\"a=d\"]";
+        format!(
+            "[kubernetes]\nenabled = true\n{selectors}\nnamespaces = [{}]",
+            many(count, "")
+        )
+    };
+    if cfg!(feature = "kubernetes") {
+        assert_eq!(messages(file(&pods(32))), [""; 0]);
+        let found = messages(file(&pods(33)));
+        let expected =
+            "g.toml:5:14: kubernetes.namespaces: 66 namespaces times selectors are more than 64";
+        assert!(
+            matches!(&found[..], [one] if one.starts_with(expected)),
+            "{found:?}"
+        );
+    }
+}
+
+#[cfg(feature = "kubernetes")]
+#[test]
+fn lists_of_labels_become_selectors() {
+    let text = "[kubernetes]\nenabled = true\nselector = [\"app=vllm\", \"tier in (a,b)\"]";
+    let config = Config::from_layers(file(text)).expect("valid");
+    let settings = config.kubernetes.source();
+    assert_eq!(settings.selector.as_deref(), Some("app=vllm,tier in (a,b)"));
+    assert_eq!(settings.decode_selector, None);
+    assert_eq!(settings.check(), Ok(()));
+}
+
+#[test]
+fn ports_meet_where_their_addresses_do() {
+    let messages = |host: &str, other: &str| {
+        let token = "token = \"0123456789abcdef\"";
+        let text = format!(
+            "[listen]\nhost = {host:?}\nport = 8000\n[admin]\nhost = {other:?}\nport = 8000\n{token}"
+        );
+        messages(file(&text))
+    };
+    let clash = ["g.toml:6:8: admin.port: 8000 is the port of [listen], too"];
+    for (host, other) in [
+        ("0.0.0.0", "127.0.0.1"),
+        ("::", "127.0.0.1"),
+        ("::", "0.0.0.0"),
+        ("::", "::1"),
+        ("::1", "::1"),
+    ] {
+        assert_eq!(messages(host, other), clash, "{host} {other}");
+        assert_eq!(messages(other, host), clash, "{other} {host}");
+    }
+    for (host, other) in [
+        ("0.0.0.0", "::1"),
+        ("127.0.0.1", "::1"),
+        ("10.0.0.1", "127.0.0.1"),
+    ] {
+        assert_eq!(messages(host, other), [""; 0], "{host} {other}");
+        assert_eq!(messages(other, host), [""; 0], "{other} {host}");
+    }
 }
 
 #[test]
