@@ -108,6 +108,12 @@ pub fn are_named<'l>(names: impl IntoIterator<Item = &'l str>) -> bool {
     names.any(|name| name.starts_with(EVENTS) && !name.starts_with(REPLAY) && names_endpoint(name))
 }
 
+/// The rank whose address of events a label of this name is; none for that of all ranks, and for other labels.
+pub fn rank_of(name: &str) -> Option<u32> {
+    let rank = name.strip_prefix(EVENTS)?.strip_prefix('.')?;
+    names_endpoint(name).then(|| rank.parse().ok()).flatten()
+}
+
 /// Whether it is [`EVENTS`] or [`REPLAY`], of all ranks or of one.
 fn names_endpoint(name: &str) -> bool {
     let is_rank = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -174,6 +180,16 @@ mod tests {
             (&["kv.events.3"], true),
         ] {
             assert_eq!(are_named(names.iter().copied()), expected, "{names:?}");
+        }
+        assert_eq!(rank_of("kv.events.3"), Some(3));
+        for other in [
+            "kv.events",
+            "kv.events.",
+            "kv.events.x",
+            "kv.events_replay.3",
+            "a",
+        ] {
+            assert_eq!(rank_of(other), None, "{other}");
         }
     }
 

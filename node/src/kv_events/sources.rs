@@ -2,7 +2,7 @@
 //!
 //! Rank r of a worker adds r to the ports of a label; the answer has done so already.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use grapevine_gossip::worker::Labels;
 use grapevine_kv_events::endpoint::{self, BadEndpoint, EVENTS, Endpoint, REPLAY, TOPIC};
@@ -38,7 +38,7 @@ pub(super) enum BadSource {
 }
 
 /// What a worker's labels say; none if they say nothing. `rank`: that of a worker that is one of several at its address;
-/// `ranks`: how many engines are behind it, if that is known.
+/// `ranks`: how many engines are behind it, if that is known. Those that labels name are there in any case.
 ///
 /// # Errors
 /// A label is no address.
@@ -47,11 +47,19 @@ pub(super) fn of_labels(
     rank: Option<u32>,
     ranks: Option<u32>,
 ) -> Result<Option<Vec<Source>>, BadSource> {
-    let ranks = ranks.unwrap_or(1).clamp(1, ENGINES_MAX);
-    let ranks = rank.map_or(0..ranks, |rank| rank..rank.saturating_add(1));
+    let ranks: BTreeSet<u32> = match rank {
+        Some(rank) => [rank].into(),
+        None => {
+            let named = labels.iter();
+            let named = named.filter_map(|(name, _)| endpoint::rank_of(name));
+            (0..ranks.unwrap_or(1).clamp(1, ENGINES_MAX))
+                .chain(named)
+                .collect()
+        }
+    };
     let label = |name: &str| labels.get(name);
     let mut sources = Vec::new();
-    for rank in ranks {
+    for rank in ranks.into_iter().take(ENGINES_MAX as usize) {
         let Some(events) = endpoint::of_rank(EVENTS, rank, label)? else {
             continue;
         };
@@ -143,6 +151,17 @@ mod tests {
         let expected = vec![source(0, 5557, Some(6000)), source(1, 5558, Some(7000))];
         assert_eq!(of(&two, None, Some(2)), Some(expected));
         assert_eq!(of(&labels(&["a=b"]), None, Some(2)), None);
+        // Without one for all of them, whatever is known of their number.
+        let each = labels(&[
+            "kv.events.1=tcp://*:5601",
+            "kv.events.3=tcp://*:5603",
+            "kv.events_topic=kv",
+        ]);
+        let expected = vec![source(1, 5601, None), source(3, 5603, None)];
+        for ranks in [None, Some(2), Some(4)] {
+            assert_eq!(of(&each, None, ranks), Some(expected.clone()), "{ranks:?}");
+        }
+        assert_eq!(of(&each, Some(3), None), Some(expected[1..].to_vec()));
         let is_wrong = |text, rank, ranks| of_labels(&labels(&[text]), rank, ranks).is_err();
         assert!(is_wrong("kv.events=ipc://x", None, None));
         assert!(is_wrong("kv.events=tcp://*:65535", Some(1), None));

@@ -12,6 +12,7 @@ mod worker;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -93,8 +94,6 @@ const RETRY: Duration = Duration::from_secs(1);
 const REFUSED_RETRY: Duration = Duration::from_secs(5);
 /// A worker beside which this runs, and that refuses connections for so long, is registered anew when it answers.
 const GONE_AFTER: Duration = Duration::from_secs(60);
-/// How long its renewals wait for a worker that takes its time: longer than a connection to it may take.
-const LOOKED_WITHIN: Duration = Duration::from_secs(4);
 
 /// Carries it out.
 ///
@@ -173,28 +172,19 @@ impl Registration {
 
     /// Waits for the worker, registers it, and renews its lease until it is gone.
     async fn keep(&mut self) {
-        self.worker.wait_until_ready(RETRY).await;
-        let mut seen = Instant::now();
-        loop {
-            let pause = match self.lease.renew("active").await {
-                Renewed::Until(ttl) => ttl / 6,
-                Renewed::Unreachable => RETRY,
-                // A secret may be changed under a running worker, and a file be half written: that ends no worker.
-                Renewed::Refused(failure) => {
-                    self.lease.report(format!("{failure}; tried again"));
-                    REFUSED_RETRY
-                }
-            };
-            // A worker that takes its time costs its lease none.
-            let is_there = timeout(pause.max(LOOKED_WITHIN), self.worker.is_there());
-            let (is_there, ()) = tokio::join!(is_there, sleep(pause));
-            if is_there.unwrap_or(true) {
-                seen = Instant::now();
-            } else if seen.elapsed() > GONE_AFTER {
-                report("the worker refuses connections; it is registered anew when it answers");
-                return;
+        let Self { worker, lease, .. } = self;
+        worker.wait_until_ready(RETRY).await;
+        let renew = async || match lease.renew("active").await {
+            Renewed::Until(ttl) => ttl / 6,
+            Renewed::Unreachable => RETRY,
+            // A secret may be changed under a running worker, and a file be half written: that ends no worker.
+            Renewed::Refused(failure) => {
+                lease.report(format!("{failure}; tried again"));
+                REFUSED_RETRY
             }
-        }
+        };
+        renew_while_there(renew, async || worker.is_there().await).await;
+        report("the worker refuses connections; it is registered anew when it answers");
     }
 
     /// Takes the worker out of use, waits for what it has in hand, and takes it out of the cluster.
@@ -245,6 +235,27 @@ impl Registration {
             Ok(left) => report(&left),
             Err(failure) => report(&format!("{failure}; its lease expires by itself")),
         }
+    }
+}
+
+/// Renews a lease, each time after the pause that the last renewal asks for, until the worker was not there for
+/// [`GONE_AFTER`]. No renewal waits for a look at the worker: one that takes its time goes on over several of them.
+async fn renew_while_there(
+    mut renew: impl AsyncFnMut() -> Duration,
+    is_there: impl AsyncFn() -> bool,
+) {
+    let mut seen = Instant::now();
+    let mut look = pin!(is_there());
+    loop {
+        let pause = renew().await;
+        let (found, ()) = tokio::join!(timeout(pause, look.as_mut()), sleep(pause));
+        match found {
+            Ok(true) => seen = Instant::now(),
+            Ok(false) if seen.elapsed() > GONE_AFTER => return,
+            Ok(false) => {}
+            Err(_) => continue,
+        }
+        look.set(is_there());
     }
 }
 

@@ -31,6 +31,40 @@ fn registration(to: &str) -> Registration {
     }
 }
 
+/// Of the shortest lease that the settings allow.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_takes_its_time_delays_no_renewal() {
+    let ttl = Duration::from_secs(5);
+    let renewed = AtomicUsize::new(0);
+    let renew = async || {
+        renewed.fetch_add(1, Ordering::SeqCst);
+        ttl / 6
+    };
+    let silent = async || {
+        sleep(ttl).await;
+        true
+    };
+    let kept = timeout(ttl, renew_while_there(renew, silent)).await;
+    assert!(kept.is_err(), "it is there");
+    let renewed = renewed.load(Ordering::SeqCst);
+    assert!((5..=7).contains(&renewed), "{renewed} renewals");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_is_not_there_for_a_minute_is_let_go() {
+    let renew = async || Duration::from_millis(800);
+    let begun = Instant::now();
+    // It was there once, and each look takes longer than from one renewal to the next.
+    let gone = async || {
+        sleep(Duration::from_secs(3)).await;
+        begun.elapsed() < Duration::from_secs(10)
+    };
+    renew_while_there(renew, gone).await;
+    let lasted = begun.elapsed();
+    let expected = GONE_AFTER + Duration::from_secs(5)..GONE_AFTER + Duration::from_secs(20);
+    assert!(expected.contains(&lasted), "{lasted:?}");
+}
+
 /// Each replica knows of its own streams to it, and its command must not end before the last of them.
 #[tokio::test]
 async fn streams_at_a_worker_that_an_operator_removed_end_before_its_command() {

@@ -65,7 +65,7 @@ fn in_words(labels: &str) -> &str {
     labels.split('"').nth(1).unwrap_or("a port")
 }
 
-/// A finding, if it ends soon; `whose` is the subject.
+/// A finding, if it ends soon; `whose` is the subject. `days`: whole ones that are left, and from the end on -1 and less.
 pub(super) fn graded(days: i64, whose: &str) -> Option<Finding> {
     let make = if days <= PROBLEM_DAYS {
         Finding::problem
@@ -75,8 +75,11 @@ pub(super) fn graded(days: i64, whose: &str) -> Option<Finding> {
         return None;
     };
     let what = match days {
-        ..0 => format!("{whose} ended {} days ago", -days),
-        0 => format!("{whose} ends today"),
+        -1 => format!("{whose} ended less than a day ago"),
+        -2 => format!("{whose} ended a day ago"),
+        ..0 => format!("{whose} ended {} days ago", -1 - days),
+        0 => format!("{whose} ends within a day"),
+        1 => format!("{whose} ends in a day"),
         _ => format!("{whose} ends in {days} days"),
     };
     Some(make("certificate", what))

@@ -21,8 +21,15 @@ fn certificates_that_end_are_named() {
         ],
     );
     check(days(7), Problem, "certificate", &["ends in 7 days"]);
-    check(days(0), Problem, "certificate", &["ends today"]);
-    check(days(-2), Problem, "certificate", &["ended 2 days ago"]);
+    for (days_left, said) in [
+        (1, "the certificate of r3 ends in a day"),
+        (0, "the certificate of r3 ends within a day"),
+        (-1, "the certificate of r3 ended less than a day ago"),
+        (-2, "the certificate of r3 ended a day ago"),
+        (-3, "the certificate of r3 ended 2 days ago"),
+    ] {
+        check(days(days_left), Problem, "certificate", &[said]);
+    }
     let listener = |facts: &mut ClusterFacts| {
         let series = "grapevine_tls_certificate_expires_seconds{files=\"listener\"}".to_owned();
         facts.replicas[1]
