@@ -165,6 +165,22 @@ impl Identity {
         Ok(self)
     }
 
+    /// The same identity with the lists that a former one had of authorities that it still trusts and has no list of, and
+    /// how many those are. While one authority replaces the other, files change one by one, and nobody who was revoked is
+    /// let in by that.
+    ///
+    /// # Errors
+    /// [`IdentityError::Unproven`] if this replica's own certificate is on one of them.
+    pub(crate) fn with_lists_of(mut self, former: &Self) -> Result<(Self, usize), IdentityError> {
+        let kept = x509::missing_lists(&former.revoked, &self.revoked, &self.authorities)?;
+        let count = kept.len();
+        if count > 0 {
+            self.revoked.extend(kept);
+            self.check(UnixTime::now())?;
+        }
+        Ok((self, count))
+    }
+
     fn assemble(
         cluster: &str,
         replica: &str,

@@ -273,6 +273,42 @@ fn lists_that_cannot_be_used_are_refused() {
     assert_eq!(warned.judge(&chain), Standing::Good);
 }
 
+/// As when the files of the end of a rotation are copied one by one.
+#[test]
+fn a_list_that_is_missing_stays_as_long_as_its_authority_is_trusted() {
+    let (old, new) = (create("demo").expect("old"), create("demo").expect("new"));
+    let bundle = Authority {
+        cert_pem: format!("{}{}", new.cert_pem, old.cert_pem),
+        key_pem: String::new(),
+    };
+    let by = |authority: &Authority| {
+        issue(&authority.cert_pem, &authority.key_pem, "demo", "r1").expect("leaf")
+    };
+    let (stolen, own) = (by(&old), by(&new));
+    let stolen_chain = certificates("leaf", &stolen.cert_pem).expect("pem");
+    let (of_old, of_new) = (list(&old, &[&stolen]), list(&new, &[]));
+    let with = |roots: &Authority, lists: &str| {
+        let identity = of(roots, &own).expect("identity");
+        identity.revoking(lists).expect("lists")
+    };
+    let former = with(&bundle, &format!("{of_new}{of_old}"));
+    assert_eq!(former.judge(&stolen_chain), Standing::Revoked);
+
+    let (kept, count) = with(&bundle, &of_new).with_lists_of(&former).expect("good");
+    assert_eq!((kept.judge(&stolen_chain), count), (Standing::Revoked, 1));
+    assert!(kept.is_same(&former), "read again it is no news");
+    let (after, count) = with(&new, &of_new).with_lists_of(&former).expect("good");
+    assert_eq!((after.judge(&stolen_chain), count), (Standing::Foreign, 0));
+    // A later list of the same authority counts alone.
+    let lifted = with(&bundle, &format!("{of_new}{}", list(&old, &[])));
+    let (lifted, count) = lifted.with_lists_of(&former).expect("good");
+    assert_eq!((lifted.judge(&stolen_chain), count), (Standing::Good, 0));
+    // The own certificate may be on the former list.
+    let back = of(&bundle, &stolen).expect("identity");
+    let error = back.with_lists_of(&former).expect_err("refused");
+    assert!(error.to_string().contains("it was revoked"), "{error}");
+}
+
 /// A list under the name of `named`, signed by `signer`.
 fn forge(named: &Authority, signer: &Authority, leaf: &Leaf) -> String {
     let der = |pem: &str| certificates("ca", pem).expect("pem").swap_remove(0);

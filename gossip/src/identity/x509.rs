@@ -189,6 +189,30 @@ pub(super) fn check_lists(
     ))
 }
 
+/// The lists of `former` that authorities among `roots` signed of which `present` has no list.
+pub(super) fn missing_lists(
+    former: &[CertificateRevocationListDer<'static>],
+    present: &[CertificateRevocationListDer<'_>],
+    roots: &[CertificateDer<'_>],
+) -> Result<Vec<CertificateRevocationListDer<'static>>, IdentityError> {
+    let present: Vec<_> = present
+        .iter()
+        .map(|der| parse_list(der))
+        .collect::<Result<_, _>>()?;
+    let mut missing = Vec::new();
+    for der in former {
+        let list = parse_list(der)?;
+        let is_of_same = |other: &CertificateRevocationList<'_>| {
+            other.issuer().as_raw() == list.issuer().as_raw()
+        };
+        // One whose name another authority has now is nobody's any more.
+        if !present.iter().any(is_of_same) && matches!(is_signed(&list, roots), Ok(true)) {
+            missing.push(der.clone());
+        }
+    }
+    Ok(missing)
+}
+
 /// Whether one of the authorities signed the list. One whose name it has must have done so.
 fn is_signed(
     list: &CertificateRevocationList<'_>,

@@ -118,8 +118,16 @@ pub(super) fn replace(
             problem: format!("it names {identity:?}, and names change by a restart only"),
         });
     }
-    if credentials.current.load().identity.is_same(&identity) {
+    let former = credentials.current.load_full();
+    let (identity, kept) = identity.with_lists_of(&former.identity)?;
+    if former.identity.is_same(&identity) {
         return Ok(false);
+    }
+    if kept > 0 {
+        tracing::warn!(
+            "the file of revoked certificates has no list of an authority that is still trusted: what was revoked of it stays \
+             revoked; `grapevine ca revoke` writes the lists of all authorities"
+        );
     }
     let server = server(&identity)?;
     let current = Current::new(identity)?;

@@ -278,6 +278,27 @@ async fn who_is_revoked_is_cut_off_and_comes_back_with_another_certificate() {
     }
 }
 
+/// The list of the new authority alone is copied before the file of authorities that has no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_of_one_of_two_authorities_lifts_nothing_of_the_other() {
+    let (old, new) = (
+        identity::create("demo").expect("old"),
+        identity::create("demo").expect("new"),
+    );
+    let (of_a, stolen) = (leaf(&new, "a"), leaf(&old, "c"));
+    let with = |lists: &str| {
+        let identity = trusting(&[&new, &old], "a", &of_a);
+        identity.revoking(lists).expect("lists")
+    };
+    let (of_new, of_old) = (list(&new, &[]), list(&old, &[&stolen]));
+    let replica = Watched::start(with(&format!("{of_new}{of_old}")), &[]).await;
+    let is_news = replica.agent.replace_identity(with(&of_new));
+    assert!(is_news.is_ok_and(|is_news| !is_news));
+    let refused = Watched::start(trusting(&[&new, &old], "c", &stolen), &[replica.seed()]).await;
+    replica.counts(REFUSED, 1).await;
+    assert_eq!(refused.live(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_replicas_identity_changes_nothing() {
     let authority = identity::create("demo").expect("an authority");
