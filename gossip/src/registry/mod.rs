@@ -19,7 +19,7 @@
 //! | 11 | the first replica to give up a tombstone makes the others give it up | `a_tombstone_is_given_up_together` |
 //! | 12 | stamps from the future are merged; beyond 24 h they are left out, beyond 25 h their batch is | `far_future_is_left_out`, `far_future_is_quarantined_whole` |
 //! | 13 | tables are bounded: own writes at 24,576 entries, merges at twice that | `the_map_is_bounded` |
-//! | 14 | after too long alone only configuration survives; what was written here and is gone is named | `starting_over_keeps_configuration`, `starting_over_names_what_was_written_here` |
+//! | 14 | after too long alone only the own configuration survives; what was written here and is gone is named | `starting_over_keeps_configuration`, `starting_over_keeps_nothing_of_anothers_configuration`, `starting_over_names_what_was_written_here` |
 //! | 15 | a warm-up ends at its time, within 10 min, without a message | `a_warm_up_ends_by_itself`, `it_takes_ten_minutes_at_most` |
 //! | 16 | ending it earlier changes that record only: any later record beats it | `the_end_of_a_warm_up_overrides_nothing` |
 //! | 17 | a source that repeats itself neither renews nor ends it | `a_source_that_repeats_itself_neither_renews_nor_ends_it` |
@@ -108,6 +108,8 @@ pub struct Registry {
     replica: ReplicaId,
     clock: Clock,
     entries: BTreeMap<Key, Entry>,
+    /// The workers of this replica's own configuration. Others' are in the map as well, and look the same there.
+    configured: BTreeSet<WorkerId>,
     /// Sums over the entries, once somebody asked for them; emptied by every change.
     summary: OnceCell<Summary>,
 }
@@ -127,6 +129,13 @@ pub struct Merged {
     pub drift: Option<Duration>,
 }
 
+impl Merged {
+    /// Whether nothing of the batch was left out.
+    pub fn is_whole(&self) -> bool {
+        self.refused == 0 && self.ahead == 0 && self.too_far == 0
+    }
+}
+
 /// The one that took a worker out of the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenOut {
@@ -143,6 +152,7 @@ impl Registry {
             replica,
             clock: Clock::default(),
             entries: BTreeMap::new(),
+            configured: BTreeSet::new(),
             summary: OnceCell::new(),
         }
     }
@@ -166,6 +176,7 @@ impl Registry {
             unused_ms: 0,
         };
         self.room_for(&entry.id, &entry.source)?;
+        self.configured.insert(entry.id.clone());
         Ok(self.keep_greater(entry.clone()).then_some(entry))
     }
 
@@ -290,6 +301,9 @@ impl Registry {
     ) -> Result<Vec<Entry>, RegistryError> {
         if source == Source::Admin && !self.is_worker(id) {
             return Err(RegistryError::UnknownWorker(id.clone()));
+        }
+        if source == Source::Config {
+            self.configured.remove(id);
         }
         if source != Source::Admin && self.present(id, &source).is_none() {
             return Ok(Vec::new());
@@ -479,10 +493,12 @@ impl Registry {
         changed
     }
 
-    /// Drops everything but configuration read at start, after [`Reunion::StartOver`]. The clock
-    /// stays, so that later writes still win over earlier ones.
+    /// Drops everything but this replica's own configuration as read at start, after [`Reunion::StartOver`]: what
+    /// another's file had may be removed by now. The clock stays, so that later writes still win over earlier ones.
     pub fn start_over(&mut self) {
-        self.entries.retain(|_, entry| entry.stamp == Stamp::ZERO);
+        let configured = &self.configured;
+        self.entries
+            .retain(|_, entry| entry.stamp == Stamp::ZERO && configured.contains(&entry.id));
         self.summary.take();
     }
 

@@ -55,9 +55,15 @@ fn is_too_late(epoch: u64, now_ms: u64) -> bool {
     epoch > now_ms / 1000 + EPOCH_LEAD_MAX.as_secs()
 }
 
-/// Whether this is a start that no clock near ours has seen: it would hide every real one, since the latest counts.
+/// Whether this tells of a start that no clock near ours has seen: it would hide every real one, since the latest counts,
+/// whichever source tells of it. What a later release's source tells does not count here.
 pub(super) fn is_ahead(entry: &Entry, now_ms: u64) -> bool {
-    entry.source == Source::Restart && is_too_late(entry.stamp.bits(), now_ms)
+    let epoch = match entry.source {
+        Source::Restart => entry.stamp.bits(),
+        Source::Later(_) => 0,
+        _ => entry.spec.as_ref().map_or(0, |spec| spec.epoch()),
+    };
+    is_too_late(epoch, now_ms)
 }
 
 #[cfg(test)]
@@ -154,6 +160,24 @@ mod tests {
         let nobody: WorkerId = "v".parse().expect("valid");
         let unknown = a.restarted(&nobody, 1, NOW).map(|_| ());
         assert_eq!(unknown, Err(RegistryError::UnknownWorker(nobody)));
+    }
+
+    #[test]
+    fn a_start_in_the_far_future_is_left_out_whoever_tells_of_it() {
+        let day = 24 * 60 * 60;
+        let far = NOW / 1000 + day + 1;
+        for source in [Source::Admin, Source::Config, Source::Learned] {
+            let mut liar = registry("liar");
+            liar.put(id(), source, spec(far), NOW).expect("room");
+            let lie: Vec<Entry> = liar.entries().cloned().collect();
+            let mut a = registry("a");
+            let merged = a.merge(lie.clone(), NOW).expect("no drift");
+            assert_eq!((merged.ahead, merged.changed, epoch(&a)), (1, 0, 0));
+            assert!(a.restarted(&id(), STARTED, NOW).expect("known").is_some());
+            assert_eq!(epoch(&a), STARTED);
+            let merged = a.merge(lie, NOW + 1_000).expect("no drift");
+            assert_eq!((merged.ahead, epoch(&a)), (0, far), "a day is allowed");
+        }
     }
 
     /// What is known of a worker that left is given up as learned facts are.

@@ -484,7 +484,7 @@ impl Plane for RegistryPlane {
         match message {
             Message::RegistryPush(entries) => {
                 let merged = self.merge(from.peer, entries, cx);
-                let is_held = merged.is_some_and(|merged| merged.too_far == 0);
+                let is_held = merged.is_some_and(|merged| merged.is_whole());
                 let confirmed = is_held.then_some(Message::PushAck(from.header.seq));
                 confirmed.into_iter().for_each(|frame| cx.answer(frame));
             }

@@ -3,9 +3,9 @@
 use super::super::tests::registry_of;
 use super::*;
 use crate::config::SYNC_EVERY;
-use crate::hlc::DRIFT_MAX;
+use crate::hlc::{DRIFT_MAX, Stamp};
 use crate::plane::{Effect, Link};
-use crate::registry::RETENTION;
+use crate::registry::{MERGED_ENTRIES_MAX, RETENTION};
 use crate::wire::tests::samples::sealed;
 use crate::wire::{Message, decode};
 use crate::worker::{RawWorker, Source};
@@ -317,5 +317,46 @@ fn a_stamp_between_the_limits_of_two_clocks_sets_nobody_against_a_peer() {
     all.unix_ms[1] += 3_000;
     all.together(&[0, 1]);
     assert_eq!(all.workers(1), ["far", "kept"]);
+    assert_eq!(all.strikes, 0);
+}
+
+/// Whoever waits for a confirmation is told that the change is held by others, too.
+#[test]
+fn a_push_is_confirmed_only_where_all_of_it_was_taken() {
+    let day = DRIFT_MAX.as_millis() as u64;
+    let pushed = |worker: &str, stamp_ms, epoch| {
+        let mut raw = RawWorker::at("http://w:8000");
+        raw.epoch = epoch;
+        Entry {
+            id: worker.parse().expect("valid"),
+            source: Source::Admin,
+            stamp: Stamp::at_ms(stamp_ms),
+            writer: Some("a".parse().expect("valid")),
+            spec: Some(Arc::new(WorkerSpec::new(raw).expect("valid"))),
+            unused_ms: 0,
+        }
+    };
+    let mut all = Replicas::new(["a", "b"]);
+    let mut is_confirmed = |entry: Entry| {
+        let whole = pushed("whole", 1_000, 0);
+        let answer = all.ask(0, 1, &Message::RegistryPush(vec![whole, entry]));
+        let acks = answer.iter().map(|frame| &frame.message);
+        acks.filter(|message| matches!(message, Some(Message::PushAck(_))))
+            .count()
+            == 1
+    };
+    assert!(is_confirmed(pushed("w", 1_000, 0)));
+    assert!(is_confirmed(pushed("w", 1_000, 0)), "it was taken before");
+    assert!(!is_confirmed(pushed("later", 1_001 + day, 0)), "its stamp");
+    assert!(
+        !is_confirmed(pushed("later", 1_000, 2 + day / 1000)),
+        "its start"
+    );
+    // As many as there is room for.
+    let many = (0..MERGED_ENTRIES_MAX).map(|n| pushed(&format!("w{n}"), 1_000, 0));
+    let merged = all.planes[1].registry.merge(many.collect(), 1_000);
+    assert!(merged.expect("no drift").refused > 0);
+    let push = Message::RegistryPush(vec![pushed("one-more", 1_000, 0)]);
+    assert!(all.ask(0, 1, &push).is_empty(), "there is no room");
     assert_eq!(all.strikes, 0);
 }

@@ -533,6 +533,39 @@ fn starting_over_keeps_configuration() {
     assert!(entry.stamp > Stamp::at_ms(NOW));
 }
 
+/// The worker left that replica's file while this one was away, and that it did is remembered nowhere any more.
+#[test]
+fn starting_over_keeps_nothing_of_anothers_configuration() {
+    let (mut one, mut other) = (registry("r"), registry("other"));
+    for configured in [&mut one, &mut other] {
+        configured.configure(id("both"), spec(1)).expect("room");
+    }
+    other.configure(id("theirs"), spec(1)).expect("room");
+    one.configure(id("former"), spec(1)).expect("room");
+    sync(&mut one, &mut other);
+    let away = one.clone();
+    // Both files lose what they had alone.
+    for (replica, worker) in [(&mut one, "former"), (&mut other, "theirs")] {
+        let removed = replica.remove(&id(worker), Source::Config, NOW);
+        assert_eq!(removed.expect("it has it").len(), 1);
+    }
+    sync(&mut one, &mut other);
+    for replica in [&mut one, &mut other] {
+        replica.advance(2 * RETENTION);
+        assert_eq!(set(replica), [("both".into(), 1)]);
+    }
+    // Somebody who was away brings the entries back to one that started over.
+    one.merge(everything(&away), NOW).expect("no drift");
+    one.start_over();
+    sync(&mut one, &mut other);
+    for replica in [&one, &other] {
+        assert_eq!(set(replica), [("both".into(), 1)]);
+    }
+    let mut away = away;
+    away.start_over();
+    assert_eq!(set(&away), [("both".into(), 1), ("former".into(), 1)]);
+}
+
 #[test]
 fn starting_over_names_what_was_written_here() {
     let (mut one, mut cluster) = (registry("r"), registry("cluster"));
