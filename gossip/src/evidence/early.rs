@@ -1,17 +1,22 @@
-//! Early records: about workers that are not in the view yet.
+//! Early records: about workers, or epochs of them, that are not in the view yet.
 //!
 //! A worker's entry and what was placed there go different ways, and the sender of a record knew the worker. So a record
-//! that comes first waits a while for the entry. Bounded; what finds no room, or waits in vain, is as stale.
+//! that comes first waits a while for the entry. Bounded, also for each sender; what finds no room, or waits in vain, is as
+//! stale.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::known_workers::Fit;
 use super::{EvidenceEvent, KnownWorkers, Record};
 use crate::replica::ReplicaId;
 use crate::worker::WorkerId;
 
 #[derive(Debug, Default)]
-pub(super) struct Early {
+pub(super) struct Early(BTreeMap<ReplicaId, OfSender>);
+
+#[derive(Debug, Default)]
+struct OfSender {
     /// In the order in which they came.
     waiting: BTreeMap<WorkerId, Vec<Waiting>>,
     /// Of all of them.
@@ -20,30 +25,26 @@ pub(super) struct Early {
 
 #[derive(Debug)]
 struct Waiting {
-    from: ReplicaId,
     record: Record,
     until: Instant,
 }
 
 impl Early {
-    /// Records about this worker wait: what comes later goes behind them.
-    pub(super) fn holds(&self, worker: &WorkerId) -> bool {
-        self.waiting.contains_key(worker)
+    /// Records of this sender about this worker wait: what comes later goes behind them.
+    pub(super) fn holds(&self, from: &ReplicaId, worker: &WorkerId) -> bool {
+        let of_sender = self.0.get(from);
+        of_sender.is_some_and(|of_sender| of_sender.waiting.contains_key(worker))
     }
 
     /// Has a record wait; false if there is no room.
     pub(super) fn keep(&mut self, from: &ReplicaId, record: Record, now: Instant) -> bool {
-        let links = self.links + record.links().len();
-        if links > LINKS_MAX {
+        let links = record.links().len();
+        let of_sender = self.0.get(from).map_or(0, |of_sender| of_sender.links);
+        if of_sender + links > OF_SENDER_MAX || self.links() + links > LINKS_MAX {
             return false;
         }
-        self.links = links;
-        let of_worker = self.waiting.entry(record.about().0.clone()).or_default();
-        of_worker.push(Waiting {
-            from: from.clone(),
-            record,
-            until: now + PATIENCE,
-        });
+        let until = now + PATIENCE;
+        self.wait(from, Waiting { record, until });
         true
     }
 
@@ -54,41 +55,39 @@ impl Early {
         now: Instant,
     ) -> (Vec<EvidenceEvent>, usize) {
         let (mut events, mut stale) = (Vec::new(), 0);
-        for (worker, waiting) in std::mem::take(&mut self.waiting) {
-            let is_known = known.has(&worker);
-            for one in waiting {
-                if is_known && known.allows(&one.record) {
-                    events.push(one.record.received_from(one.from));
-                } else if is_known || one.until <= now {
-                    stale += 1;
-                } else {
-                    let of_worker = self.waiting.entry(worker.clone()).or_default();
-                    of_worker.push(one);
+        for (from, of_sender) in std::mem::take(&mut self.0) {
+            for one in of_sender.waiting.into_values().flatten() {
+                match known.fit(&one.record, now) {
+                    Fit::Now => events.push(one.record.received_from(from.clone())),
+                    Fit::Later if now < one.until => self.wait(&from, one),
+                    Fit::Later | Fit::Never => stale += 1,
                 }
             }
         }
-        self.count_links();
         (events, stale)
+    }
+
+    fn wait(&mut self, from: &ReplicaId, one: Waiting) {
+        let of_sender = self.0.entry(from.clone()).or_default();
+        of_sender.links += one.record.links().len();
+        let worker = one.record.about().0.clone();
+        of_sender.waiting.entry(worker).or_default().push(one);
     }
 
     /// Forgets what this replica sent.
     pub(super) fn forget(&mut self, from: &ReplicaId) {
-        self.waiting.retain(|_, waiting| {
-            waiting.retain(|one| one.from != *from);
-            !waiting.is_empty()
-        });
-        self.count_links();
+        self.0.remove(from);
     }
 
     /// Whether anything of this peer waits.
     #[cfg(test)]
     pub(super) fn remembers(&self, peer: &ReplicaId) -> bool {
-        self.waiting.values().flatten().any(|one| one.from == *peer)
+        self.0.contains_key(peer)
     }
 
-    fn count_links(&mut self) {
-        let waiting = self.waiting.values().flatten();
-        self.links = waiting.map(|one| one.record.links().len()).sum();
+    /// Of all that wait.
+    fn links(&self) -> usize {
+        self.0.values().map(|of_sender| of_sender.links).sum()
     }
 }
 
@@ -96,6 +95,8 @@ impl Early {
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Links of all that wait, 8 bytes each.
 const LINKS_MAX: usize = 64 * 1024;
+/// Links of one sender's: whoever makes workers up leaves room for the others.
+const OF_SENDER_MAX: usize = LINKS_MAX / 8;
 
 #[cfg(test)]
 mod tests {
@@ -129,29 +130,61 @@ mod tests {
         }
         assert_eq!(early.take(&known_workers(&[]), now), (Vec::new(), 0));
         let (events, stale) = early.take(&known_workers(&[("w", 2)]), now);
-        assert_eq!((epochs(&events), stale), (vec![2, 3], 1), "a former life");
+        assert_eq!((epochs(&events), stale), (vec![2], 1), "a former life");
+        assert!(
+            early.holds(&from, &"w".parse().expect("valid")),
+            "a later one"
+        );
+        let (events, stale) = early.take(&known_workers(&[("w", 3)]), now);
+        assert_eq!((epochs(&events), stale), (vec![3], 0));
         let (events, stale) = early.take(&known_workers(&[]), now + PATIENCE);
-        assert_eq!((events.len(), stale, early.links), (0, 1, 0));
+        assert_eq!((events.len(), stale, early.links()), (0, 1, 0));
+    }
+
+    #[test]
+    fn a_later_epoch_that_the_registry_never_has_waits_in_vain() {
+        let now = tokio::time::Instant::now().into_std();
+        let (from, known) = ("a".parse().expect("valid"), known_workers(&[("w", 1)]));
+        let mut early = Early::default();
+        assert!(early.keep(&from, record("w", u64::MAX, 1), now));
+        assert!(early.keep(&from, record("w", 1, 1), now));
+        let (events, stale) = early.take(&known, now);
+        assert_eq!((epochs(&events), stale), (vec![1], 0));
+        assert_eq!(early.take(&known, now + PATIENCE), (Vec::new(), 1));
     }
 
     #[test]
     fn they_are_bounded_and_leave_with_their_sender() {
         let now = tokio::time::Instant::now().into_std();
-        let [a, b] = ["a", "b"].map(|name| name.parse::<ReplicaId>().expect("valid"));
+        let replica = |number: usize| format!("r{number}").parse::<ReplicaId>().expect("valid");
+        let senders = LINKS_MAX / OF_SENDER_MAX;
         let mut early = Early::default();
-        let fit = LINKS_MAX / 256;
-        for number in 0..fit {
-            let from = if number % 2 == 0 { &a } else { &b };
-            assert!(early.keep(from, record("w", 1, 256), now));
+        for number in 0..senders {
+            let from = replica(number);
+            for _ in 0..OF_SENDER_MAX / 256 {
+                assert!(early.keep(&from, record("w", 1, 256), now));
+            }
+            assert!(!early.keep(&from, record("v", 1, 1), now), "its part");
         }
-        assert!(!early.keep(&a, record("w", 1, 1), now));
-        early.forget(&a);
-        assert!(!early.remembers(&a) && early.remembers(&b));
         assert!(
-            early.keep(&b, record("w", 1, 1), now),
-            "there is room again"
+            !early.keep(&replica(senders), record("w", 1, 1), now),
+            "all"
         );
-        early.forget(&b);
-        assert!(!early.holds(&"w".parse().expect("valid")) && early.links == 0);
+        early.forget(&replica(0));
+        assert!(!early.remembers(&replica(0)) && early.remembers(&replica(1)));
+        assert!(!early.keep(&replica(1), record("w", 1, 1), now));
+        assert!(early.keep(&replica(senders), record("w", 1, 1), now));
+        (1..=senders).for_each(|number| early.forget(&replica(number)));
+        assert_eq!(early.links(), 0);
+    }
+
+    #[test]
+    fn what_one_sender_has_waiting_holds_up_nobody_else() {
+        let now = tokio::time::Instant::now().into_std();
+        let [liar, other] = ["a", "b"].map(|name| name.parse::<ReplicaId>().expect("valid"));
+        let worker = "w".parse().expect("valid");
+        let mut early = Early::default();
+        assert!(early.keep(&liar, record("w", 9, 1), now));
+        assert!(early.holds(&liar, &worker) && !early.holds(&other, &worker));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::early::Early;
+use super::known_workers::Fit;
 use super::sequence::{Arrival, Sequence};
 use super::{
     Batch, EvidenceEvent, Gap, HEADS_MAX, Head, HeatReport, KnownWorkers, LOG_BATCHES_MAX, Mark,
@@ -21,7 +22,7 @@ pub(crate) struct Inbox {
     hints: BTreeMap<ReplicaId, (u64, u64)>,
     /// What each may still cost us: also those that only ask, and never send.
     allowances: BTreeMap<ReplicaId, Budget>,
-    /// Records about workers that are not known yet.
+    /// Records about workers, or epochs, that are not known yet.
     early: Early,
 }
 
@@ -230,8 +231,8 @@ impl Inbox {
         outcome
     }
 
-    /// Takes what may be used of these records. What is about a worker that is not known yet waits, and what comes behind
-    /// it about the same worker, too.
+    /// Takes what may be used of these records. What is about a worker, or an epoch, that is not known yet waits, and what
+    /// the same sender says behind it about the same worker, too.
     fn sift(
         &mut self,
         from: &ReplicaId,
@@ -241,10 +242,10 @@ impl Inbox {
         outcome: &mut Outcome,
     ) {
         for record in records {
-            let (worker, _) = record.about();
-            let is_kept = if !known_workers.has(worker) || self.early.holds(worker) {
+            let fit = known_workers.fit(&record, now);
+            let is_kept = if fit == Fit::Later || self.early.holds(from, record.about().0) {
                 self.early.keep(from, record, now)
-            } else if known_workers.allows(&record) {
+            } else if fit == Fit::Now {
                 outcome.events.push(record.received_from(from.clone()));
                 true
             } else {

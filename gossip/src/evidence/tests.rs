@@ -445,25 +445,29 @@ fn evidence_about_former_lives_is_not_heard() {
     assert_eq!((outcome.stale, outcome.records()), (1, 0));
 }
 
-/// The entry of a new worker and what was placed there go different ways.
+/// The entry of a new worker, or of its restart, and what was placed there go different ways.
 #[test]
 fn evidence_about_a_worker_that_is_not_known_yet_waits_for_it_in_its_order() {
     let (now, a) = (start(), replica("a"));
-    let mut inbox = Inbox::new(&EvidenceConfig::default());
-    let (nobody, known) = (known_workers(&[]), known_workers(&[("w", 1)]));
-    let outcome = inbox.batch(&a, GENERATION, batch(0), &nobody, now);
-    assert_eq!((outcome.stale, outcome.records()), (0, 0));
-    assert_eq!(inbox.known(&nobody, now), Outcome::default());
-    // Behind the first, although its worker is known by now.
-    let outcome = inbox.batch(&a, GENERATION, batch(1), &known, now);
-    assert_eq!((outcome.stale, outcome.records()), (0, 0));
-    let outcome = inbox.known(&known, now);
-    assert_eq!(
-        (outcome.stale, links(&outcome.events)),
-        (0, (vec![0, 1], 0))
-    );
-    let outcome = inbox.batch(&a, GENERATION, batch(2), &known, now);
-    assert_eq!(links(&outcome.events).0, [2], "nothing waits any more");
+    for before in [&[][..], &[("w", 0)]] {
+        let mut inbox = Inbox::new(&EvidenceConfig::default());
+        let (before, known) = (known_workers(before), known_workers(&[("w", 1)]));
+        let outcome = inbox.batch(&a, GENERATION, batch(0), &before, now);
+        assert_eq!((outcome.stale, outcome.records()), (0, 0));
+        assert_eq!(inbox.known(&before, now), Outcome::default());
+        // Behind the first, although its worker is known by now; another replica's does not wait.
+        let outcome = inbox.batch(&a, GENERATION, batch(1), &known, now);
+        assert_eq!((outcome.stale, outcome.records()), (0, 0));
+        let outcome = inbox.batch(&replica("b"), GENERATION, batch(7), &known, now);
+        assert_eq!(links(&outcome.events).0, [7]);
+        let outcome = inbox.known(&known, now);
+        assert_eq!(
+            (outcome.stale, links(&outcome.events)),
+            (0, (vec![0, 1], 0))
+        );
+        let outcome = inbox.batch(&a, GENERATION, batch(2), &known, now);
+        assert_eq!(links(&outcome.events).0, [2], "nothing waits any more");
+    }
 }
 
 #[test]

@@ -145,7 +145,7 @@ impl EvidencePlane {
         }
         heads.retain(|head| head.replica != self.replica);
         self.inbox.take_heads(heads, now);
-        records.retain(|record| self.known_workers.allows(record));
+        records.retain(|record| self.known_workers.allows(record, now));
         self.metrics.evidence("snapshot", records.len());
         Ok((records, self.listener.sender()))
     }
@@ -197,7 +197,7 @@ impl EvidencePlane {
             generation: self.generation,
             next: self.outbox.head(),
         });
-        let (believed, metrics) = (self.believed(), self.metrics.clone());
+        let (believed, metrics) = (self.believed(cx.now), self.metrics.clone());
         cx.answer_later(move || {
             let (pieces, cut) = snapshot_pieces(believed());
             metrics.evidence("snapshot_cut", cut);
@@ -216,7 +216,7 @@ impl EvidencePlane {
 
     fn answer_size(&mut self, from: &ReplicaId, cx: &mut Context) {
         if self.charge(from, self.config.pull_cost(), cx) {
-            let believed = self.believed();
+            let believed = self.believed(cx.now);
             cx.answer_later(move || {
                 let links = |evidence: Evidence| evidence.links.len() as u64;
                 vec![Message::EvidenceSize(
@@ -227,13 +227,13 @@ impl EvidencePlane {
     }
 
     /// What this replica believes, as far as it may be passed on. The source that keeps it is asked.
-    fn believed(&self) -> impl FnOnce() -> Vec<Evidence> + Send + use<> {
+    fn believed(&self, now: Instant) -> impl FnOnce() -> Vec<Evidence> + Send + use<> {
         let (source, known_workers) = (self.source.clone(), self.known_workers.clone());
         move || {
             let all = source.map(|source| source()).unwrap_or_default();
             let is_fit = |evidence: &Evidence| {
                 let record = Record::Evidence(evidence.clone());
-                record.is_valid() && known_workers.allows(&record)
+                record.is_valid() && known_workers.allows(&record, now)
             };
             all.into_iter().filter(is_fit).collect()
         }
@@ -246,7 +246,7 @@ impl EvidencePlane {
             (pending.take(), pending.latest_heat())
         };
         let before = records.len();
-        records.retain(|record| self.known_workers.allows(record));
+        records.retain(|record| self.known_workers.allows(record, cx.now));
         self.metrics.evidence("stale", before - records.len());
         self.outbox.log().append(records);
         let links = around.links.iter();
@@ -359,8 +359,8 @@ impl Plane for EvidencePlane {
     }
 
     /// What is known of former workers is not sent any more.
-    fn on_view(&mut self, view: &View, _: &mut Context) {
-        let known_workers = KnownWorkers::new(view);
+    fn on_view(&mut self, view: &View, cx: &mut Context) {
+        let known_workers = KnownWorkers::following(&self.known_workers, view, cx.now);
         if *self.known_workers == known_workers {
             return;
         }
@@ -369,7 +369,7 @@ impl Plane for EvidencePlane {
         let outdated = self
             .outbox
             .log()
-            .retain(|record| known_workers.allows(record));
+            .retain(|record| known_workers.allows(record, cx.now));
         self.metrics.evidence("stale", outdated);
     }
 }

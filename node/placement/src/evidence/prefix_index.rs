@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
 use super::table::{ROOT, Table};
 use crate::{
-    key::{Key, Link},
+    key::{Key, Link, MARKS_MAX, added_tokens},
     policy::Candidate,
 };
 
@@ -92,7 +92,8 @@ pub struct PrefixIndexCounters {
     pub crowded_out: u64,
     /// Entries removed because they were older than the age limit.
     pub expired: u64,
-    /// Records refused: about an earlier epoch of the worker, or longer than a record may be.
+    /// Records refused: about another epoch of the worker than the one that it is in, longer than a record may be, or
+    /// with marks that no key has.
     pub refused: u64,
     /// Answers that reported far fewer cached tokens than expected.
     pub corrected: u64,
@@ -172,7 +173,7 @@ impl PrefixIndex {
         }
     }
 
-    /// The worker's slot, made when it has none. A later epoch empties it: a restarted worker has an empty cache. The
+    /// The worker's slot, made when it has none. Another epoch empties it: a restarted worker has an empty cache. The
     /// first that becomes known does not, since 0 says that it is not known.
     pub fn slot(&mut self, worker: &str, epoch: u64) -> Slot {
         let Some(&slot) = self.slots.get(worker) else {
@@ -191,20 +192,15 @@ impl PrefixIndex {
             self.slots.insert(worker.to_owned(), slot);
             return slot;
         };
-        self.reach(slot, epoch);
-        slot
-    }
-
-    /// The worker is known to live in this epoch, unless it is in a later one.
-    fn reach(&mut self, slot: Slot, epoch: u64) {
         let known = &mut self.workers[slot.0 as usize].epoch;
-        if epoch <= *known {
-            return;
+        if epoch == 0 || epoch == *known {
+            return slot;
         }
         let before = std::mem::replace(known, epoch);
         if before > 0 {
             self.clear(slot);
         }
+        slot
     }
 
     /// The worker left: its slot is free for another.
@@ -330,18 +326,15 @@ impl PrefixIndex {
 
     /// Another replica reports that a worker holds these marks, in the order of their chain. What comes before the
     /// first of them in the chain was used with them: it leaves no replica's prefix index sooner than the sender's.
+    ///
+    /// Only in the epoch that the worker is in by [`PrefixIndex::slot`]: a replica that reports another one could empty
+    /// the row, and have all true reports refused from then on. Epoch 0, not known when they went there, is believed.
     pub fn learn(&mut self, worker: &str, epoch: u64, marks: &[u64], now: Duration) {
-        let slot = self.slots.get(worker).copied();
-        // A worker that this replica does not know yet is in none of its rings.
-        let Some(slot) = slot.filter(|_| marks.len() <= crate::key::MARKS_MAX) else {
+        let slot = self.slot_in(worker, epoch);
+        let Some(slot) = slot.filter(|_| is_of_a_key(marks)) else {
             self.counters.refused += 1;
             return;
         };
-        if epoch < self.workers[slot.0 as usize].epoch {
-            self.counters.refused += 1;
-            return;
-        }
-        self.reach(slot, epoch);
         self.records += 1;
         for (at, &mark) in marks.iter().enumerate().rev() {
             let parent = at.checked_sub(1).map_or(ROOT, |before| marks[before]);
@@ -349,7 +342,7 @@ impl PrefixIndex {
         }
         let first = marks.first().and_then(|&mark| self.table.get(slot.0, mark));
         let mut before = first.map_or(ROOT, |entry| entry.parent);
-        for _ in 0..crate::key::MARKS_MAX {
+        for _ in 0..MARKS_MAX {
             let Some(entry) = self.table.get(slot.0, before) else {
                 break;
             };
@@ -367,7 +360,7 @@ impl PrefixIndex {
         let Some(slot) = self.slot_in(worker, epoch) else {
             return;
         };
-        for &mark in marks.iter().take(crate::key::MARKS_MAX) {
+        for &mark in marks.iter().take(MARKS_MAX) {
             self.table.remove(slot.0, mark);
         }
     }
@@ -385,7 +378,7 @@ impl PrefixIndex {
         let Some(slot) = self.slot_in(worker, epoch) else {
             return;
         };
-        let marks = marks.iter().take(crate::key::MARKS_MAX);
+        let marks = marks.iter().take(MARKS_MAX);
         let removed = marks.filter_map(|&mark| self.table.remove(slot.0, mark));
         // One of them may have been used again since.
         if let Some(used) = removed.map(|entry| entry.used).min() {
@@ -445,7 +438,7 @@ impl PrefixIndex {
             .into_iter()
             .rev();
         for entry in oldest_first {
-            let follows = entry.mark == parent && run.len() + 1 < crate::key::MARKS_MAX;
+            let follows = entry.mark == parent && run.len() + 1 < MARKS_MAX;
             if !follows && !run.is_empty() {
                 records.push(chain(parent, std::mem::take(&mut run)));
             }
@@ -504,6 +497,11 @@ impl PrefixIndex {
         while self.table.pop_oldest(slot.0).is_some() {}
         self.workers[slot.0 as usize].reported = None;
     }
+}
+
+/// Whether a key may have these marks. One that adds no tokens takes no room in any cache, so nothing would ever evict it.
+fn is_of_a_key(marks: &[u64]) -> bool {
+    marks.len() <= MARKS_MAX && marks.iter().all(|&mark| added_tokens(mark) > 0)
 }
 
 /// A record of a run of marks, the tail first, after the mark that they follow.

@@ -148,7 +148,7 @@ fn deeper_marks_stand_for_their_prefix() {
     );
 }
 
-/// The first epoch that becomes known of a worker is no restart, whoever says it.
+/// The first epoch that becomes known of a worker is no restart, also where another replica said it before.
 #[test]
 fn what_was_known_before_its_epoch_is_kept() {
     let key = conversation(1, 2);
@@ -180,30 +180,58 @@ fn evidence_of_another_epoch_is_dropped() {
     let (mut prefix_index, slots) = prefix_index(PrefixIndexSettings::default());
     let key = conversation(1, 2);
     let marks: Vec<u64> = key.marks().iter().map(|mark| mark.hash).collect();
-    prefix_index.learn("a", 2, &marks, NOW);
-    assert_eq!(
-        held(&prefix_index, &slots, &key, NOW)[0],
-        key.prompt_tokens(),
-        "the newer epoch is believed"
-    );
-    prefix_index.slot("a", 3);
-    assert_eq!(
-        held(&prefix_index, &slots, &key, NOW)[0],
-        0,
-        "a restart empties the cache"
-    );
-    prefix_index.learn("a", 2, &marks, NOW);
+    // Each epoch that the registry says in turn empties the row, also one that is lower than the one before.
+    for epoch in [4, 6, 5] {
+        prefix_index.slot("a", epoch);
+        let mut learn = |epoch| {
+            prefix_index.learn("a", epoch, &marks, NOW);
+            held(&prefix_index, &slots, &key, NOW)[0]
+        };
+        assert_eq!(learn(epoch + 1), 0, "a later one is not its own yet");
+        assert_eq!(learn(epoch - 1), 0, "nor an earlier one");
+        assert_eq!(learn(epoch), key.prompt_tokens());
+    }
+    let refused = prefix_index.counters().refused;
     prefix_index.learn("nobody", 1, &marks, NOW);
-    assert_eq!(
-        (
-            held(&prefix_index, &slots, &key, NOW)[0],
-            prefix_index.counters().refused
-        ),
-        (0, 2)
-    );
+    assert_eq!((refused, prefix_index.counters().refused), (6, 7));
+    prefix_index.forget("a");
     prefix_index.record(slots[1], key.marks(), NOW);
     prefix_index.forget("b");
     assert!(prefix_index.is_empty());
+}
+
+/// One replica that reports an epoch from nowhere would have wiped the row, and have had it refuse everything since.
+#[test]
+fn what_another_replica_says_moves_no_epoch() {
+    let (mut prefix_index, slots) = prefix_index(PrefixIndexSettings::default());
+    let [own, told, false_one] = [1, 2, 3].map(|number| conversation(number, 2));
+    let marks = |key: &Key| key.marks().iter().map(|mark| mark.hash).collect::<Vec<_>>();
+    prefix_index.record(slots[0], own.marks(), NOW);
+    prefix_index.learn("a", u64::MAX, &marks(&false_one), NOW);
+    prefix_index.learn("a", 1, &marks(&told), NOW);
+    let holds = |prefix_index: &PrefixIndex| {
+        [&own, &told, &false_one].map(|key| held(prefix_index, &slots, key, NOW)[0] > 0)
+    };
+    assert_eq!(holds(&prefix_index), [true, true, false]);
+    assert_eq!(prefix_index.slot("a", 2), slots[0]);
+    assert_eq!(holds(&prefix_index), [false; 3], "a restart");
+    // Sent there before anybody knew when it started, and heard after that.
+    prefix_index.learn("a", 0, &marks(&told), NOW);
+    assert_eq!(holds(&prefix_index), [false, true, false]);
+    let (epoch, records) = prefix_index.snapshot("a").expect("it is known");
+    assert_eq!((epoch, records), (2, vec![marks(&told)]));
+}
+
+/// They take no room in a cache, so that nothing would ever evict them.
+#[test]
+fn marks_that_no_key_has_are_refused() {
+    let (mut prefix_index, _) = prefix_index(PrefixIndexSettings::default());
+    let whole = conversation(1, 2).marks()[0].hash;
+    for marks in [vec![0], vec![7 << 8], vec![whole, 7 << 8], vec![whole; 257]] {
+        prefix_index.learn("a", 1, &marks, NOW);
+        assert!(prefix_index.is_empty(), "{marks:?}");
+    }
+    assert_eq!(prefix_index.counters().refused, 4);
 }
 
 #[test]
@@ -228,12 +256,11 @@ fn another_process_holds_nothing_but_what_is_known_of_it() {
 
 #[test]
 fn the_size_of_a_cache_is_that_of_the_process_that_reported_it() {
-    let restarts: [fn(&mut PrefixIndex); 3] = [
+    let restarts: [fn(&mut PrefixIndex); 2] = [
         |index| index.replaced("b", 1),
         |index| {
             index.slot("b", 2);
         },
-        |index| index.learn("b", 2, &[], NOW),
     ];
     for restarts in restarts {
         let (mut prefix_index, slots) = prefix_index(PrefixIndexSettings::default());
