@@ -27,7 +27,7 @@ const TICK: Duration = Duration::from_secs(1);
 const REST: u32 = 3;
 /// Longest rest.
 const REST_MAX: Duration = Duration::from_millis(300);
-/// Most records that are learned under one lock.
+/// Most records that are taken from gossip at once.
 const HEARD_AT_ONCE: usize = 64;
 
 /// What the task keeps up to date.

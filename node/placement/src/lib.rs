@@ -1,4 +1,5 @@
-//! Placement: which worker takes a request, and why. Pure: no IO, no clock, no hidden randomness.
+//! Placement: which worker takes a request, and why. Pure: no IO, no clock, no hidden randomness, but for a seed of tables
+//! that shows nowhere.
 //!
 //! Same settings, workers, key, loads and draw in; same worker and reason out, on every replica,
 //! platform and release. The parts, in the order in which a request meets them:

@@ -268,9 +268,10 @@ impl CacheView {
     /// Records what other replicas sent.
     pub fn receive(&self, received: impl IntoIterator<Item = EvidenceEvent>) {
         let now = self.now();
-        let mut state = self.lock();
         let mut heat_changed = false;
         for message in received {
+            // One lock for each: requests go on in between.
+            let mut state = self.lock();
             match message {
                 EvidenceEvent::Evidence { evidence, .. } => {
                     let worker = evidence.worker.as_str();
@@ -298,6 +299,7 @@ impl CacheView {
             }
         }
         if heat_changed {
+            let state = self.lock();
             let report = state.counter.last_report().clone();
             self.sum_heat(&state, &report);
         }
