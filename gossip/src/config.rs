@@ -44,9 +44,9 @@ pub struct EvidenceConfig {
     pub batch: Duration,
     /// Bytes a second of evidence to one peer, repairs included, with bursts of one second.
     ///
-    /// 64 KiB to 16 MiB; default 256 KiB, some 1,500 records of 16 links. Equal on all replicas: one
-    /// that sends more than four times its peers' value is struck for a flood. Lower: what is sent
-    /// faster waits, and at last leaves the log unsent.
+    /// 64 KiB to 16 MiB; default 256 KiB, some 1,500 records of 16 links. Equal on all replicas: what
+    /// one sends beyond four times its peers' value is dropped there. Lower: what is sent faster waits,
+    /// and at last leaves the log unsent.
     pub peer_bytes_per_s: u32,
     /// Bytes of batches that are kept for peers that are slow or missed some.
     ///
@@ -72,7 +72,7 @@ impl Default for EvidenceConfig {
 }
 
 impl EvidenceConfig {
-    /// Bytes a second from one peer, its questions included: four times what an honest one sends.
+    /// Bytes a second from one peer, its questions included: four times what one with these settings sends.
     pub(crate) fn allowed_per_s(&self) -> u32 {
         4 * self.peer_bytes_per_s
     }
@@ -87,7 +87,7 @@ impl EvidenceConfig {
         self.peer_bytes_per_s as usize / 4
     }
 
-    /// What a snapshot costs it: it takes one.
+    /// What a snapshot costs it, or to be told how long one would be: it takes one.
     pub(crate) fn snapshot_cost(&self) -> usize {
         4 * self.peer_bytes_per_s as usize
     }

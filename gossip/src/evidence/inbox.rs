@@ -20,7 +20,7 @@ pub(crate) struct Inbox {
     /// About replicas that are silent now: generation and head, from snapshots, or from the time
     /// before they fell silent.
     hints: BTreeMap<ReplicaId, (u64, u64)>,
-    /// What each may still cost us: also those that only ask, and never send.
+    /// What each may still cost us by our own settings: also those that only ask, and never send.
     allowances: BTreeMap<ReplicaId, Budget>,
     /// Records about workers, or epochs, that are not known yet.
     early: Early,
@@ -71,8 +71,8 @@ impl Inbox {
         }
     }
 
-    /// Charges a peer for what it costs us. False if it sends or asks more than any honest replica does. A restart does not
-    /// fill its allowance.
+    /// Charges a peer for what it costs us. False if it sends or asks more than one with our settings does. A restart does
+    /// not fill its allowance.
     pub(crate) fn charge(&mut self, from: &ReplicaId, bytes: usize, now: Instant) -> bool {
         if self.allowances.len() >= HEADS_MAX && !self.allowances.contains_key(from) {
             self.allowances.pop_first();
@@ -180,11 +180,17 @@ impl Inbox {
             .collect()
     }
 
-    /// The pulls that are due; each must be answered by [`Inbox::pulled`].
+    /// The pulls that are due; each must be answered by [`Inbox::pulled`]. None from a sender that sends too much already:
+    /// what is dropped of it would come again.
     pub(crate) fn pulls(&mut self, now: Instant) -> Vec<Pull> {
+        let allowances = &mut self.allowances;
         let pull = |(id, sender): (&ReplicaId, &mut Sender)| {
             let gaps = sender.sequence.as_ref()?.overdue(now);
             if gaps.is_empty() || now < sender.pull_at {
+                return None;
+            }
+            let allowance = allowances.get_mut(id);
+            if allowance.is_some_and(|allowance| !allowance.is_open(now)) {
                 return None;
             }
             sender.pull_at = now + GIVEN_UP_AFTER;
@@ -216,7 +222,9 @@ impl Inbox {
             return outcome;
         }
         let mut records = Vec::new();
+        let mut bytes = 0;
         for batch in batches {
+            bytes += batch.records.iter().map(Record::wire_len).sum::<usize>();
             // Answers hold what was asked for; whatever else is in them stays out.
             let is_known = |sequence: &Sequence| sequence.knows_of(batch.number);
             if sender.sequence.as_ref().is_some_and(is_known) {
@@ -227,6 +235,8 @@ impl Inbox {
         if let Some(sequence) = &mut sender.sequence {
             outcome.lose(from, sequence.mark(mark.first, mark.next, now));
         }
+        // It was asked for, so it is taken in any case.
+        self.charge(from, bytes, now);
         self.sift(from, records, known_workers, now, &mut outcome);
         outcome
     }

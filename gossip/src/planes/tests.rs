@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::config::{EvidenceConfig, LOAD_BATCH, ROUND};
+use crate::evidence::Batch;
 use crate::facts::{FactMap, SeenReplica, fact};
 use crate::load::{Coverage, LoadBoard, LoadFrame};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Why};
 use crate::peer_state::TenantUse;
-use crate::plane::{Context, Link, Origin, Plane, Seen, Surroundings};
+use crate::plane::{Context, Effect, Link, Origin, Plane, Seen, Surroundings};
 use crate::replica::ReplicaId;
 use crate::wire::tests::samples::{messages, sealed};
 use crate::wire::{Message, Role, decode};
@@ -227,4 +228,76 @@ fn who_is_connected_again_counts_again() {
     load.on_link(&peer, &mut cx);
     states.on_link(&peer, &mut cx);
     assert_eq!(counts(&mut load, &mut states, 3), (2, 1));
+}
+
+/// The peers of a replica whose settings allow it more: by its own it is honest.
+#[test]
+fn evidence_beyond_our_settings_is_dropped_and_no_offence() {
+    let (start, peer) = (tokio::time::Instant::now().into_std(), id("x"));
+    let metrics = Metrics::default();
+    let config = EvidenceConfig::default();
+    let pending = PendingHandle::new(Metrics::default());
+    let mut plane = EvidencePlane::new(id("me"), &config, pending, metrics.clone(), start);
+    let dropped = || {
+        let reason = "evidence_flood";
+        metrics.drops.get_or_create(&Why { reason }).get()
+    };
+    const FRAME: usize = 64 << 10;
+    let send = |plane: &mut EvidencePlane, number: u64, now: Instant| {
+        let batch = Batch {
+            number,
+            records: Vec::new(),
+        };
+        let message = Message::Evidence(Arc::new(batch));
+        let mut header = decode(&sealed(&message)).expect("whole").header;
+        header.seq = number;
+        let origin = Origin {
+            peer: &peer,
+            header,
+            bytes: FRAME,
+        };
+        let mut cx = Context::at(now, 1_000);
+        plane.on_message(origin, message, &mut cx);
+        assert!(cx.effects.is_empty(), "an offence");
+    };
+    // Ten seconds of 16 MiB each: we allow 1 MiB a second, and 8 at once.
+    let (frames, each) = (10 * 256, Duration::from_secs(1) / 256);
+    for number in 0..frames {
+        send(&mut plane, number, start + each * number as u32);
+    }
+    let taken = frames - dropped();
+    let allowed = (18 << 20) / FRAME as u64;
+    assert!(
+        (allowed - 8..=allowed + 8).contains(&taken),
+        "{taken} taken"
+    );
+    // What is missing of it is asked for when there is room for the answer.
+    let asks = |plane: &mut EvidencePlane, now: Instant| {
+        let mut cx = Context::at(now, 1_000);
+        plane.on_tick(&around(std::slice::from_ref(&peer)), &mut cx);
+        let is_pull = |effect: &Effect| matches!(effect, Effect::Ask(_, Message::EvidencePull(_)));
+        cx.effects.iter().any(is_pull)
+    };
+    let end = start + Duration::from_secs(10);
+    send(&mut plane, frames, end);
+    send(&mut plane, frames + 1, end);
+    assert!(!asks(&mut plane, end));
+    assert!(asks(&mut plane, end + Duration::from_secs(1)));
+}
+
+/// To count what it believes, a replica reads all of it, as for a snapshot.
+#[test]
+fn whoever_asks_how_much_there_is_asks_seldom() {
+    let (start, peer) = (tokio::time::Instant::now().into_std(), id("x"));
+    let mut plane = evidence(start);
+    let mut is_answered = |now: Instant| {
+        let mut cx = Context::at(now, 1_000);
+        deliver(&mut plane, &peer, 1, Message::EvidenceSizeRequest, &mut cx);
+        cx.later.is_some()
+    };
+    let at_once = (0..100).filter(|_| is_answered(start)).count();
+    assert_eq!(at_once, 8);
+    let in_a_second = start + Duration::from_secs(1);
+    let then = (0..100).filter(|_| is_answered(in_a_second)).count();
+    assert_eq!(then, 1);
 }

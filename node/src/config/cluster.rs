@@ -45,8 +45,8 @@ section! {
         evidence_batch: Duration = ms(20), in ms(10)..=ms(500);
         /// Bytes of placements that are sent to one peer each second, with bursts of one second.
         ///
-        /// Equal on all replicas: one that sends more than four times the value of its peers gets a strike for a
-        /// flood. Lower: placements beyond it wait, and in the end are not sent. 256KiB are some 1,500 placements.
+        /// Equal on all replicas: what one sends beyond four times the value of a peer is dropped there. Lower:
+        /// placements beyond it wait, and in the end are not sent. 256KiB are some 1,500 placements.
         evidence_bytes_per_s: ByteSize = ByteSize::kib(256),
             in ByteSize::kib(64)..=ByteSize::mib(16);
         /// Bytes of sent placements that are kept for peers that are slow or missed some.

@@ -16,7 +16,6 @@ use crate::evidence::{
     ListenerQueue, Mark, Outcome, Pending, Pull, Record, Recorded, snapshot_pieces,
 };
 use crate::metrics::Metrics;
-use crate::peers::Reason;
 use crate::plane::{Context, Origin, Plane, RequestError, Surroundings};
 use crate::replica::ReplicaId;
 use crate::view::View;
@@ -157,11 +156,12 @@ impl EvidencePlane {
             .pass([EvidenceEvent::Lost { from: from.clone() }]);
     }
 
-    fn charge(&mut self, from: &ReplicaId, cost: usize, cx: &mut Context) -> bool {
-        let is_open = self.inbox.charge(from, cost, cx.now);
+    /// Whether there is room for what this costs; if not, it is dropped. That is no offence, for the sender goes by its own
+    /// settings, which may allow more than ours: how much any replica may send is the transport's to judge.
+    fn charge(&mut self, from: &ReplicaId, cost: usize, now: Instant) -> bool {
+        let is_open = self.inbox.charge(from, cost, now);
         if !is_open {
             self.metrics.dropped("evidence_flood");
-            cx.strike(from, Reason::TooMany);
         }
         is_open
     }
@@ -179,7 +179,7 @@ impl EvidencePlane {
     }
 
     fn answer_pull(&mut self, from: Origin<'_>, gaps: &[Gap], cx: &mut Context) {
-        if self.charge(from.peer, self.config.pull_cost(), cx) {
+        if self.charge(from.peer, self.config.pull_cost(), cx.now) {
             let generation = from.header.generation;
             let answer = self.outbox.pulled(from.peer, generation, gaps, cx.now);
             answer.into_iter().for_each(|frame| cx.answer(frame));
@@ -187,7 +187,7 @@ impl EvidencePlane {
     }
 
     fn answer_snapshot(&mut self, from: &ReplicaId, cx: &mut Context) {
-        if !self.charge(from, self.config.snapshot_cost(), cx) {
+        if !self.charge(from, self.config.snapshot_cost(), cx.now) {
             return;
         }
         // Before the evidence is read: what comes between is then received twice, not never.
@@ -215,7 +215,8 @@ impl EvidencePlane {
     }
 
     fn answer_size(&mut self, from: &ReplicaId, cx: &mut Context) {
-        if self.charge(from, self.config.pull_cost(), cx) {
+        // All of it is read to be counted.
+        if self.charge(from, self.config.snapshot_cost(), cx.now) {
             let believed = self.believed(cx.now);
             cx.answer_later(move || {
                 let links = |evidence: Evidence| evidence.links.len() as u64;
@@ -286,7 +287,7 @@ impl Plane for EvidencePlane {
             Message::EvidenceSizeRequest => return self.answer_size(peer, cx),
             _ => {}
         }
-        if !self.charge(peer, from.bytes, cx) {
+        if !self.charge(peer, from.bytes, now) {
             return;
         }
         let outcome = match message {
