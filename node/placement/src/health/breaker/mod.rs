@@ -303,12 +303,15 @@ impl Breaker {
         };
     }
 
-    /// Closes it: the worker has shown otherwise that it is back.
+    /// Closes it: the worker has shown otherwise that it is back. One that is closed forgets its failures.
     pub fn close(&mut self, now: Duration) {
-        // What it has forgotten is not to come back with a new time of being closed.
-        self.ejections = self.ejections(now);
+        // It has been closed since then all the same, and goes on forgetting its ejections.
+        let since = match self.stage {
+            Stage::Closed { since, .. } => since,
+            Stage::Open { .. } => now,
+        };
         self.era += 1;
-        self.stage = Stage::closed(&self.settings, now);
+        self.stage = Stage::closed(&self.settings, since);
     }
 }
 

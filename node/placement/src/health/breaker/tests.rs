@@ -245,6 +245,20 @@ fn what_a_closed_breaker_has_forgotten_does_not_come_back_when_it_is_closed_agai
     assert_eq!(shut_after_a_failure(&mut breaker, now, MIDDLE), seconds(10));
 }
 
+/// A worker whose process starts again more often than that is well for a whole window all the same.
+#[test]
+fn a_breaker_that_is_closed_again_and_again_forgets_as_soon() {
+    let mut breaker = breaker();
+    let mut now = shut_after_a_failure(&mut breaker, seconds(0), MIDDLE);
+    succeed_twice(&mut breaker, now);
+    for _ in 0..3 {
+        assert_eq!(breaker.ejections(now), 1);
+        now += seconds(20);
+        breaker.close(now);
+    }
+    assert_eq!(breaker.ejections(now), 0);
+}
+
 #[test]
 fn a_failed_trial_is_an_ejection_too() {
     let mut breaker = opened_at_zero();
