@@ -71,4 +71,23 @@ mod tests {
             assert_eq!(node(other), None, "{other}");
         }
     }
+
+    #[test]
+    fn the_token_is_that_of_the_replicas_and_of_the_document() {
+        let replicas = include_str!("../../../docker/testbed.toml");
+        let admin = replicas.split("[admin]").nth(1).expect("a section");
+        let token = admin.lines().find_map(|line| line.strip_prefix("token = "));
+        assert_eq!(token, Some(format!("\"{TOKEN}\"").as_str()));
+        let document = include_str!("../../../../docs/testbed.md");
+        let mut named = 0;
+        for before in ["--token ", "(token `"] {
+            for rest in document.split(before).skip(1) {
+                let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
+                let end = rest.find(|c: char| !is_part(c)).unwrap_or(rest.len());
+                assert_eq!(&rest[..end], TOKEN, "behind {before}");
+                named += 1;
+            }
+        }
+        assert!(named >= 3, "{named} times in the document");
+    }
 }
