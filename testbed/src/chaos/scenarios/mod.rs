@@ -78,6 +78,12 @@ fn sees(replica: usize, alive: usize) -> Step {
     })
 }
 
+/// Each replica sees all others.
+fn all_see_each_other(shape: &Shape) -> impl Iterator<Item = Step> + use<> {
+    let replicas = shape.replicas;
+    (1..=replicas).map(move |replica| sees(replica, replicas - 1))
+}
+
 /// This replica reports that it is alone.
 fn alone(replica: usize) -> Step {
     Step::Expect(Expectation {
@@ -137,6 +143,34 @@ mod tests {
         assert_eq!(names.len(), all().count());
         assert!(names.iter().all(|name| named(name).is_some()));
         assert!(named("nothing").is_none());
+    }
+
+    #[test]
+    fn what_a_scenario_says_is_judged() {
+        type Judged = fn(&Terms) -> bool;
+        let words: [(&str, Judged); 7] = [
+            ("no ring changes", |terms| terms.ring_stays),
+            ("they agree throughout", |terms| terms.agreement_stays),
+            ("no liveness changes", |terms| terms.liveness_stays),
+            ("declared dead", |terms| terms.liveness_stays),
+            ("refused", |terms| terms.may_refuse),
+            ("flat", |terms| terms.flat),
+            ("caches lose nothing", |terms| terms.hit_dip_max.is_some()),
+        ];
+        for (said, judged) in words {
+            let mut saying = all().filter(|one| one.holds.contains(said)).peekable();
+            assert!(saying.peek().is_some(), "no scenario says: {said}");
+            for scenario in saying {
+                assert!(judged(&scenario.terms), "{}: {said}", scenario.name);
+            }
+        }
+        let shape = shape(false);
+        for scenario in all().filter(|one| one.holds.contains("all see each other")) {
+            let steps = (scenario.steps)(&shape);
+            for sees in all_see_each_other(&shape) {
+                assert!(steps.contains(&sees), "{}: {sees:?}", scenario.name);
+            }
+        }
     }
 
     #[test]
