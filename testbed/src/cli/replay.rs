@@ -1,10 +1,12 @@
 //! `grapevine replay`.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::ensure;
 use clap::Args;
 
 use super::print_json;
@@ -14,6 +16,9 @@ use crate::virtual_replay::copies;
 use grapevine_bench::client::{Client, Spread, Target};
 use grapevine_bench::load::Endpoint;
 use grapevine_bench::progress::Progress;
+
+/// Range of `--speed` and of `--rate`: beyond it, times are longer than clocks hold or shorter than they tell apart.
+const FACTORS: RangeInclusive<f64> = 0.001..=1_000_000.0;
 
 /// Arguments of `replay`.
 #[derive(Debug, Args)]
@@ -28,17 +33,17 @@ pub struct ReplayArgs {
     /// the binary]
     #[arg(long, num_args = 1.., value_delimiter = ',')]
     trace: Vec<PathBuf>,
-    /// Requests to replay, from the start of the trace [default: all]
+    /// Requests to replay, from the start of the trace, 1 or more [default: all]
     #[arg(long)]
     requests: Option<usize>,
-    /// Trace seconds per real second
+    /// Trace seconds per real second, 0.001 to 1,000,000
     #[arg(long, default_value_t = 1.0)]
     speed: f64,
     /// Factor on the rate at which rows and sessions start; gaps within sessions stay as they are. With
     /// --virtual: run at this rate and print JSON lines [default: 1, and with --virtual what is searched]
     #[arg(long)]
     rate: Option<f64>,
-    /// Share of the requests, from the first on, that are sent but not counted
+    /// Share of the requests, from the first on, that are sent but in no figure, 0 to below 1
     #[arg(long, default_value_t = 0.0)]
     warm_up: f64,
     /// Copies of the sessions of a closed-loop trace; where --virtual searches a rate, it takes more copies for higher
@@ -89,6 +94,7 @@ pub struct ReplayArgs {
 impl ReplayArgs {
     /// Replays to the end and prints the result; fails when a request failed.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
+        self.check()?;
         if self.virtually.enabled {
             // It computes for minutes, so it must not block a runtime thread.
             let run = move || {
@@ -97,18 +103,6 @@ impl ReplayArgs {
                     .run(&self.trace, self.requests, copies, self.rate)
             };
             return tokio::task::spawn_blocking(run).await?;
-        }
-        let rate = self.rate.unwrap_or(1.0);
-        for (name, share) in [("--warm-up", self.warm_up), ("--ask-share", self.ask_share)] {
-            anyhow::ensure!((0.0..=1.0).contains(&share), "{name} is from 0 to 1");
-        }
-        for (name, factor) in [
-            ("--rate", rate),
-            ("--speed", self.speed),
-            ("--tokens-scale", self.tokens_scale),
-            ("--answers-scale", self.answers_scale),
-        ] {
-            anyhow::ensure!(factor.is_finite() && factor > 0.0, "{name} must be above 0");
         }
         let mut trace = match self.trace.as_slice() {
             [] => Trace::embedded()?,
@@ -123,7 +117,7 @@ impl ReplayArgs {
         let plan = Plan {
             trace: Arc::new(trace),
             speed: self.speed,
-            rate,
+            rate: self.rate.unwrap_or(1.0),
             warm_up: self.warm_up,
             shape: Shape {
                 endpoint: self.endpoint,
@@ -172,5 +166,77 @@ impl ReplayArgs {
         Ok(ExitCode::from(u8::from(
             !report.summary.failures.is_empty(),
         )))
+    }
+
+    /// What the parser cannot see. `--rate` of a virtual replay is checked where it is used.
+    fn check(&self) -> anyhow::Result<()> {
+        ensure!(self.requests != Some(0), "--requests is 1 or more");
+        if self.virtually.enabled {
+            return Ok(());
+        }
+        ensure!(
+            (0.0..1.0).contains(&self.warm_up),
+            "--warm-up is from 0 to below 1, or nothing would be counted"
+        );
+        ensure!(
+            (0.0..=1.0).contains(&self.ask_share),
+            "--ask-share is from 0 to 1"
+        );
+        let rate = self.rate.unwrap_or(1.0);
+        for (name, factor) in [("--rate", rate), ("--speed", self.speed)] {
+            let (least, most) = FACTORS.into_inner();
+            ensure!(
+                FACTORS.contains(&factor),
+                "{name} is from {least} to {most}"
+            );
+        }
+        for (name, factor) in [
+            ("--tokens-scale", self.tokens_scale),
+            ("--answers-scale", self.answers_scale),
+        ] {
+            ensure!(factor.is_finite() && factor > 0.0, "{name} must be above 0");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ReplayArgs,
+    }
+
+    #[test]
+    fn what_cannot_be_replayed_is_refused_with_words() {
+        let checked = |words: &str| {
+            let line = format!("replay --url http://127.0.0.1:1 {words}");
+            let line = Line::try_parse_from(line.split_whitespace()).expect("a command line");
+            line.args.check().map_err(|error| error.to_string())
+        };
+        for good in [
+            "",
+            "--requests 1 --warm-up 0.9 --ask-share 1 --admin-urls http://a:1 http://b:1",
+            "--speed 0.001 --rate 1000000",
+        ] {
+            assert_eq!(checked(good), Ok(()), "{good}");
+        }
+        for (bad, named) in [
+            ("--requests 0", "--requests"),
+            ("--warm-up 1", "--warm-up"),
+            ("--warm-up NaN", "--warm-up"),
+            ("--speed 1e-20", "--speed"),
+            ("--speed inf", "--speed"),
+            ("--rate 0", "--rate"),
+            ("--tokens-scale 0", "--tokens-scale"),
+        ] {
+            let words = checked(bad).expect_err(bad);
+            assert!(words.starts_with(named), "{bad}: {words}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 use hyper::Method;
 use serde::Serialize;
+use tokio::task::JoinSet;
 
 use grapevine_bench::client::{Client, Target};
 use grapevine_bench::tally::share;
@@ -22,24 +23,32 @@ pub struct CacheCounters {
 }
 
 impl CacheCounters {
-    /// Sums over several workers, by their `/metrics`.
+    /// Sums over several workers, by their `/metrics`, which are read at the same time.
     pub async fn of_all(workers: &[Target]) -> anyhow::Result<Self> {
         let mut sum = Self::default();
+        let mut reads = JoinSet::new();
         for worker in workers {
-            let client = Client::one(worker.clone());
-            let page = client
-                .text(Method::GET, "/metrics", "", SCRAPE_TIMEOUT)
-                .await?;
-            let one = Self::parse(&page).with_context(|| {
-                format!(
-                    "{} does not export vLLM's prefix cache counters",
-                    worker.authority()
-                )
-            })?;
+            reads.spawn(Self::of(worker.clone()));
+        }
+        while let Some(one) = reads.join_next().await {
+            let one = one.context("reading panicked")??;
             sum.queried_tokens += one.queried_tokens;
             sum.hit_tokens += one.hit_tokens;
         }
         Ok(sum)
+    }
+
+    async fn of(worker: Target) -> anyhow::Result<Self> {
+        let client = Client::one(worker.clone());
+        let page = client
+            .text(Method::GET, "/metrics", "", SCRAPE_TIMEOUT)
+            .await?;
+        Self::parse(&page).with_context(|| {
+            format!(
+                "{} does not export vLLM's prefix cache counters",
+                worker.authority()
+            )
+        })
     }
 
     /// What was counted after `before`.

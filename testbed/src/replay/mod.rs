@@ -1,23 +1,25 @@
 //! Replays a trace as real requests, in scaled time, through one or more URLs.
 //!
 //! Open-loop rows are sent when they are due; closed-loop rows (`gap_ms`) wait for their session's previous
-//! answer. Requests beyond `in_flight_max` at once wait, and that time counts into their latency, so a slow
-//! system cannot hide its delay.
+//! answer. Latency counts from when a row was due: a request that is sent late, or that waits because `in_flight_max`
+//! are at work, is as slow as its user would have felt it.
 
 mod asking;
 mod counters;
+mod counting;
 mod prompt;
+mod sending;
 mod trace;
 mod turns;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use serde::Serialize;
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 pub use asking::Asking;
 pub use counters::CacheCounters;
@@ -26,7 +28,9 @@ pub use trace::{Row, Trace};
 pub use turns::Turns;
 
 use self::asking::Asker;
-use grapevine_bench::client::{Client, Outcome, Target};
+use self::counting::{Begin, Counting};
+use self::sending::Sending;
+use grapevine_bench::client::{Client, Target};
 use grapevine_bench::tally::{Summary, Tally};
 
 /// Least time between two calls of the progress callback, the last one apart.
@@ -41,7 +45,7 @@ pub struct Plan {
     pub speed: f64,
     /// Factor on the rate at which rows and sessions start, above 0; gaps within sessions stay.
     pub rate: f64,
-    /// Share of the rows, from the first on, that are sent but not counted, 0 to 1.
+    /// Share of the rows, from the first on, that are sent but in no figure, 0 to below 1.
     pub warm_up: f64,
     /// How rows become requests.
     pub shape: Shape,
@@ -49,7 +53,7 @@ pub struct Plan {
     pub in_flight_max: usize,
     /// Limit of one request.
     pub timeout: Duration,
-    /// Workers whose own counters are read before and after.
+    /// Workers whose own counters are read before the first counted row and after the last.
     pub worker_urls: Vec<Target>,
     /// Replicas that are asked whether they agree; `None`: none is asked.
     pub asking: Option<Asking>,
@@ -58,10 +62,10 @@ pub struct Plan {
 /// The result of a replay.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Sums over all requests.
+    /// Sums over all requests after the warm-up.
     #[serde(flatten)]
     pub summary: Summary,
-    /// Counts of the workers' own counters during the replay; `None` without worker URLs.
+    /// Counts of the workers' own counters since the warm-up; `None` without worker URLs.
     pub worker_cache: Option<CacheCounters>,
     /// Requests about which two replicas were asked.
     pub asked: u64,
@@ -72,41 +76,47 @@ pub struct Report {
 /// A look at a running replay.
 #[derive(Debug)]
 pub struct Progress<'a> {
-    /// Requests of the trace.
+    /// Requests that are counted.
     pub total: usize,
     /// Sums so far.
     pub tally: &'a Tally,
 }
 
-/// Rows that follow one another: one open-loop row, or the closed-loop rows of a session.
-struct Chain {
-    start: Duration,
-    rows: Vec<usize>,
+impl Plan {
+    /// Rows that only warm the caches.
+    fn uncounted(&self) -> usize {
+        (self.trace.rows.len() as f64 * self.warm_up) as usize
+    }
 }
 
-/// Replays the whole trace. Fails only when workers' counters cannot be read.
+/// Replays the whole trace.
+///
+/// # Errors
+/// When workers' counters cannot be read, or sending panicked: a trace with times beyond what a clock holds.
 pub async fn run(
     client: Arc<Client>,
     plan: Plan,
     mut progress: impl FnMut(Progress<'_>),
 ) -> anyhow::Result<Report> {
-    let before = CacheCounters::of_all(&plan.worker_urls).await?;
-    let plan = Arc::new(plan);
+    // Read now, so that counters that cannot be read are told before the load and not after it.
+    let cache = CacheCounters::of_all(&plan.worker_urls).await?;
+    let total = plan.trace.rows.len() - plan.uncounted();
     let asker = Arc::new(Asker::new(plan.asking.as_ref()));
-    let asks = Arc::new(Asks::new(Arc::clone(&plan.trace), plan.shape.clone()));
-    let uncounted = uncounted(&plan);
-    let total = plan.trace.rows.len() - uncounted;
     let start = Instant::now();
-    let (send, mut outcomes) = mpsc::channel(1_024);
-    let mut sender = JoinSet::new();
-    sender.spawn(send_all(
-        client,
-        Arc::clone(&plan),
-        asks,
-        Arc::clone(&asker),
-        start,
-        send,
+    let at_first = Begin { at: start, cache };
+    let counting = Arc::new(Counting::new(
+        plan.worker_urls.clone(),
+        (plan.uncounted() == 0).then_some(at_first),
     ));
+    let (send, mut outcomes) = mpsc::channel(1_024);
+    let sending = Sending::new(
+        client,
+        plan.clone(),
+        Arc::clone(&asker),
+        Arc::clone(&counting),
+        send,
+    );
+    let sent = AbortOnDropHandle::new(tokio::spawn(Arc::new(sending).all(start)));
     let mut tally = Tally::default();
     let mut told = start;
     while let Some((outcome, waited)) = outcomes.recv().await {
@@ -119,87 +129,21 @@ pub async fn run(
             });
         }
     }
+    sent.await.context("sending panicked")??;
     progress(Progress {
         total,
         tally: &tally,
     });
-    let elapsed = start.elapsed();
+    let begin = counting.begun().unwrap_or(at_first);
+    let elapsed = begin.at.elapsed();
     let (asked, agreed) = asker.counted();
     let after = CacheCounters::of_all(&plan.worker_urls).await?;
     Ok(Report {
         summary: tally.summary(elapsed),
         asked,
         agreed,
-        worker_cache: (!plan.worker_urls.is_empty()).then(|| after.since(&before)),
+        worker_cache: (!plan.worker_urls.is_empty()).then(|| after.since(&begin.cache)),
     })
-}
-
-async fn send_all(
-    client: Arc<Client>,
-    plan: Arc<Plan>,
-    asks: Arc<Asks>,
-    asker: Arc<Asker>,
-    start: Instant,
-    outcomes: mpsc::Sender<(Outcome, Duration)>,
-) {
-    let uncounted = uncounted(&plan);
-    let permits = Arc::new(Semaphore::new(plan.in_flight_max.max(1)));
-    let mut tasks = JoinSet::new();
-    for chain in chains(&plan.trace) {
-        sleep_until(start + chain.start.div_f64(plan.speed * plan.rate)).await;
-        while tasks.try_join_next().is_some() {}
-        let (client, plan) = (Arc::clone(&client), Arc::clone(&plan));
-        let (permits, outcomes) = (Arc::clone(&permits), outcomes.clone());
-        let (asker, asks) = (Arc::clone(&asker), Arc::clone(&asks));
-        tasks.spawn(async move {
-            for index in chain.rows {
-                let row = &plan.trace.rows[index];
-                sleep(Duration::from_millis(row.gap_ms.unwrap_or(0)).div_f64(plan.speed)).await;
-                let due = Instant::now();
-                let permit = permits
-                    .acquire()
-                    .await
-                    .expect("the semaphore is never closed");
-                let waited = due.elapsed();
-                // The text is made only now: a prompt may be half a megabyte.
-                let ask = asks.ask(index);
-                asker.ask(&ask).await;
-                let outcome = client.exchange(&ask, plan.timeout).await;
-                drop(permit);
-                if index >= uncounted && outcomes.send((outcome, waited)).await.is_err() {
-                    return;
-                }
-            }
-        });
-    }
-    while tasks.join_next().await.is_some() {}
-}
-
-/// Rows that only warm the caches.
-fn uncounted(plan: &Plan) -> usize {
-    (plan.trace.rows.len() as f64 * plan.warm_up) as usize
-}
-
-/// Chains in order of their start.
-fn chains(trace: &Trace) -> Vec<Chain> {
-    let mut chains: Vec<Chain> = Vec::new();
-    let mut sessions: HashMap<u64, usize> = HashMap::new();
-    for (index, row) in trace.rows.iter().enumerate() {
-        let session = row.session.filter(|_| row.gap_ms.is_some());
-        if let Some(at) = session.and_then(|session| sessions.get(&session)) {
-            chains[*at].rows.push(index);
-            continue;
-        }
-        if let Some(session) = session {
-            sessions.insert(session, chains.len());
-        }
-        chains.push(Chain {
-            start: Duration::from_millis(row.t_ms),
-            rows: vec![index],
-        });
-    }
-    chains.sort_by_key(|chain| chain.start);
-    chains
 }
 
 #[cfg(test)]

@@ -1,5 +1,17 @@
 //! Replays against fake workers.
 
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
 use super::*;
 use crate::fake_worker::{Config, EngineConfig, FakeWorker};
 use grapevine_bench::client::Spread;
@@ -153,6 +165,91 @@ async fn the_rate_moves_starts_alone_and_a_warm_up_is_not_counted() {
         taken >= least && taken < most,
         "200 ms and two gaps: {taken:?}"
     );
+}
+
+/// A replica that sends everything to the same worker, and counts in `asked` how often it is asked.
+async fn replica(asked: &Arc<AtomicU64>) -> (Target, AbortOnDropHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("port 0");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let asked = Arc::clone(asked);
+    let serve = async move {
+        let mut connections = JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            let asked = Arc::clone(&asked);
+            let service = service_fn(move |_: Request<_>| {
+                asked.fetch_add(1, Ordering::Relaxed);
+                let text = Bytes::from_static(br#"{"worker":"w1"}"#);
+                std::future::ready(Ok::<_, Infallible>(Response::new(Full::new(text))))
+            });
+            connections
+                .spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    };
+    let task = AbortOnDropHandle::new(tokio::spawn(serve));
+    (url.parse().expect("URL"), task)
+}
+
+#[tokio::test]
+async fn a_warm_up_is_in_no_figure() {
+    let (_worker, client, target) = worker().await;
+    let asked = Arc::default();
+    let (first, _first) = replica(&asked).await;
+    let (second, _second) = replica(&asked).await;
+    let gap = Duration::from_millis(300);
+    let turn = |blocks: &[u64]| Row {
+        session: Some(1),
+        gap_ms: Some(300),
+        ..row(0, blocks)
+    };
+    // The second turn is due 300 ms after the first one's answer, and that was due 300 ms after the start.
+    let plan = Plan {
+        warm_up: 0.5,
+        worker_urls: vec![target],
+        asking: Some(Asking {
+            admins: vec![first, second],
+            share: 1.0,
+        }),
+        ..plan(vec![turn(&[0, 1, 2]), turn(&[0, 1, 3])], 1.0)
+    };
+    let start = Instant::now();
+    let report = run(client, plan, |_| ()).await.expect("counters");
+    let taken = start.elapsed();
+    let counted = report.worker_cache.expect("asked for");
+    assert_eq!((report.summary.requests, counted.queried_tokens), (1, 96));
+    let elapsed = Duration::from_secs_f64(report.summary.elapsed_s);
+    assert!(elapsed + gap * 2 <= taken, "{elapsed:?} of {taken:?}");
+    assert_eq!(asked.load(Ordering::Relaxed), 2, "both, about one request");
+}
+
+#[tokio::test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a thread that stands still is the fault"
+)]
+async fn what_is_sent_late_counts_from_when_it_was_due() {
+    let (_worker, client, _) = worker().await;
+    let stall = Duration::from_millis(300);
+    // The only thread stands still from before the first row is due until long after.
+    tokio::spawn(async move { std::thread::sleep(stall) });
+    let report = run(client, plan(vec![row(100, &[0, 1])], 1.0), |_| ()).await;
+    let ttft = report.expect("nobody to read").summary.ttft;
+    assert!(ttft.p50_ms >= 190.0, "{ttft:?}");
+}
+
+#[tokio::test]
+async fn a_replay_that_cannot_be_sent_is_no_success() {
+    let gap = Row {
+        session: Some(1),
+        gap_ms: Some(1_000),
+        ..row(0, &[0])
+    };
+    // No clock holds a second at this speed.
+    for rows in [vec![row(1_000, &[0])], vec![gap]] {
+        let (_worker, client, _) = worker().await;
+        let done = run(client, plan(rows, 1e-20), |_| ()).await;
+        let error = done.expect_err("nothing was sent");
+        assert!(format!("{error:#}").contains("panicked"), "{error:#}");
+    }
 }
 
 #[tokio::test]
