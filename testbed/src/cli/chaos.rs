@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use tokio_util::sync::CancellationToken;
 
+use super::chaos_runs::{in_turn, make_dir};
 use super::{StopSignals, print_json};
 use crate::chaos::compose::{ComposeFleet, Testbed, WORKERS_CONFIGURED};
 use crate::chaos::fleet::Fleet;
@@ -46,7 +47,8 @@ enum ChaosCommand {
 }
 
 const EXAMPLES: &str = "\
-Exit status: 0 when every promise held, 1 when one did not, 2 when the arguments are wrong.
+Exit status: 0 when every promise held, 1 when one did not or a scenario could not be run, 2 when the arguments
+are wrong.
 Ctrl-C repairs everything and judges what was seen; a second one ends at once.
 
 Examples:
@@ -87,7 +89,8 @@ struct Options {
     /// Print one JSON line a run instead of text
     #[arg(long)]
     json: bool,
-    /// Keep certificates and logs of processes here [default: a temporary directory, kept when a promise broke]
+    /// Keep certificates and logs of processes here, of each run in a folder of its own: NAME, NAME-2, ... [default:
+    /// a temporary directory, kept when a promise broke]
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Inject faults into the running containers of docker-compose.yml, and repair them at the end. Needs
@@ -130,12 +133,12 @@ impl ChaosArgs {
         let runs = options.run_all(&scenarios, options.duration.unwrap_or(duration), &stop);
         let mut runs = std::pin::pin!(runs);
         let held = tokio::select! {
-            held = &mut runs => held?,
+            held = &mut runs => held,
             _ = signals.next() => {
                 eprintln!("stopping: all faults are repaired first; press Ctrl-C again to end at once");
                 stop.cancel();
                 tokio::select! {
-                    held = &mut runs => held?,
+                    held = &mut runs => held,
                     _ = signals.next() => return Ok(ExitCode::from(130)),
                 }
             }
@@ -219,20 +222,16 @@ impl Options {
         Ok(())
     }
 
-    /// Runs one scenario after the other; true when all promises held.
+    /// Runs one scenario after the other; true when all ran and all promises held.
     async fn run_all(
         &self,
-        scenarios: &[&Scenario],
+        scenarios: &[&'static Scenario],
         duration: Duration,
         stop: &CancellationToken,
-    ) -> anyhow::Result<bool> {
+    ) -> bool {
         let mut records = Vec::new();
         let mut pages = Vec::new();
-        for scenario in scenarios {
-            if stop.is_cancelled() {
-                break;
-            }
-            eprintln!("== {}: {}", scenario.name, scenario.title);
+        let not_run = in_turn(scenarios, stop, async |scenario| {
             let record = self.run_one(scenario, duration, stop).await?;
             if self.json {
                 print_json(&serde_json::to_value(&record)?)?;
@@ -244,11 +243,16 @@ impl Options {
             if let Some(dir) = &self.report {
                 pages = report::write(dir, &records)?;
             }
-        }
+            Ok(())
+        });
+        let not_run = not_run.await;
         for page in pages.iter().take(1) {
             eprintln!("report: {}", page.display());
         }
-        Ok(!records.is_empty() && records.iter().all(Record::held))
+        if !not_run.is_empty() {
+            eprintln!("not run, or not to the end: {}", not_run.join(", "));
+        }
+        not_run.is_empty() && !records.is_empty() && records.iter().all(Record::held)
     }
 
     async fn run_one(
@@ -294,7 +298,7 @@ impl Options {
             .tempdir();
         let temporary = temporary.context("cannot make a temporary directory")?;
         let dir = match &self.dir {
-            Some(dir) => dir.join(scenario.name),
+            Some(dir) => make_dir(dir, scenario.name)?,
             None => temporary.path().to_owned(),
         };
         let done = self.on_processes(scenario, &plan, &dir, stop).await;
@@ -314,7 +318,6 @@ impl Options {
         dir: &Path,
         stop: &CancellationToken,
     ) -> anyhow::Result<Record> {
-        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let local = LocalPlan {
             replicas: plan.shape.replicas,
             workers: plan.shape.workers,

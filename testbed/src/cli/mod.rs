@@ -5,6 +5,7 @@
 
 mod balancer;
 mod chaos;
+mod chaos_runs;
 mod demo;
 mod fake_kubernetes;
 mod fake_worker;
