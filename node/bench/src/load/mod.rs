@@ -195,7 +195,7 @@ async fn open(sessions: &Arc<Sessions>, rate: f64, pacing: Pacing, in_flight_max
         if sessions.stop.sending.is_cancelled() {
             break;
         }
-        if in_flight.len() < in_flight_max {
+        if has_room(&mut in_flight, in_flight_max) {
             let sessions = Arc::clone(sessions);
             in_flight.spawn(async move { sessions.hold(session, due).await });
         } else {
@@ -207,4 +207,31 @@ async fn open(sessions: &Arc<Sessions>, rate: f64, pacing: Pacing, in_flight_max
         done.expect("requests do not panic");
     }
     shed
+}
+
+/// Is there room for one more request? Those that have ended make room, also where nobody has looked at them yet.
+fn has_room(in_flight: &mut JoinSet<()>, in_flight_max: usize) -> bool {
+    while let Some(done) = in_flight.try_join_next() {
+        done.expect("requests do not panic");
+    }
+    in_flight.len() < in_flight_max
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_has_ended_makes_room() {
+        let mut in_flight = JoinSet::new();
+        in_flight.spawn(std::future::pending());
+        let ended = in_flight.spawn(async {});
+        while !ended.is_finished() {
+            yield_now().await;
+        }
+        assert!(has_room(&mut in_flight, 2));
+        assert!(!has_room(&mut in_flight, 1), "one does not end");
+    }
 }
