@@ -10,7 +10,7 @@ use crate::tally::Summary;
 use crate::windows::{Origin, Window};
 
 /// The form of the JSON. It is raised when a field changes its meaning or leaves; new fields do not raise it.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// A run and what came of it.
 #[derive(Debug, Clone, Serialize)]

@@ -82,27 +82,25 @@ impl Tally {
         }
         if let Some(usage) = outcome.usage {
             self.prompt_tokens += usage.prompt;
-            self.answer_tokens += usage.completion;
             if let Some(cached) = usage.cached {
                 self.prompt_tokens_told += usage.prompt;
                 self.cached_tokens += cached;
             }
         }
-        for gap in &outcome.gaps {
-            record(&mut self.gaps, *gap);
-        }
-        self.answer_events += outcome.gaps.len() as u64 + u64::from(outcome.first_token.is_some());
         if outcome.failure.is_some() {
             self.add_failure(outcome);
             return;
         }
+        let tokens = outcome.usage.map_or(0, |usage| usage.completion);
+        self.answer_tokens += tokens;
+        self.answer_events += outcome.gaps.len() as u64 + u64::from(outcome.first_token.is_some());
+        for gap in &outcome.gaps {
+            record(&mut self.gaps, *gap);
+        }
         record(&mut self.latency, outcome.latency + waited);
         if let Some(first) = outcome.first_token {
             record(&mut self.first_token, first + waited);
-            let further = outcome
-                .usage
-                .map_or(0, |usage| usage.completion)
-                .saturating_sub(1);
+            let further = tokens.saturating_sub(1);
             let writing = outcome.latency.saturating_sub(first);
             if let Some(each) = writing.checked_div(u32::try_from(further).unwrap_or(u32::MAX)) {
                 record(&mut self.per_token, each);

@@ -68,9 +68,9 @@ pub struct Summary {
     pub latency: Times,
     /// To the first event of a stream that carries a part of the answer; successes only.
     pub ttft: Times,
-    /// Between two such events of a stream.
+    /// Between two such events of a stream; successes only.
     pub gap: Times,
-    /// Time for each answer token after the first, of streams that report how many there were.
+    /// Time for each answer token after the first, of streams that report how many there were; successes only.
     #[serde(default)]
     pub tpot: Times,
     /// As reported in `usage`.
@@ -80,9 +80,9 @@ pub struct Summary {
     pub prompt_tokens_told: u64,
     /// As reported in `usage`.
     pub cached_tokens: u64,
-    /// As reported in `usage`.
+    /// As reported in `usage`; successes only, as all rates of tokens are of whole answers.
     pub answer_tokens: u64,
-    /// Events of streams that carried a part of an answer, for endpoints that report no usage.
+    /// Events of streams that carried a part of an answer, for endpoints that report no usage; successes only.
     #[serde(default)]
     pub answer_events: u64,
     /// `cached_tokens` over `prompt_tokens_told`; 0 where that is 0.

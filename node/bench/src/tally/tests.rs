@@ -58,10 +58,15 @@ fn sums() {
     );
     assert_eq!(
         (summary.gap.count, summary.hit_rate, summary.workers["w1"]),
-        (6, 0.5, 2)
+        (3, 0.5, 2),
+        "times are of requests that were answered whole"
     );
     assert_eq!((summary.tpot.count, summary.tpot.p50_ms.round()), (1, 30.0));
-    assert_eq!(summary.answer_events, 8);
+    assert_eq!(
+        (summary.answer_events, summary.answer_tokens),
+        (4, 4),
+        "and so are tokens"
+    );
     let code = summary
         .errors
         .iter()
