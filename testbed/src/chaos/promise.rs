@@ -44,7 +44,8 @@ pub(super) fn promise(text: impl Into<String>, held: bool, seen: impl Into<Strin
     }
 }
 
-/// No request failed but those that a fault excuses.
+/// No request failed but those that a fault excuses. One that was due and not sent would have failed, as far as anybody
+/// can tell.
 pub(super) fn requests(traffic: &TrafficReport, excuses: &[Excuse], terms: &Terms) -> Promise {
     let mut excused = 0;
     let mut refused = 0;
@@ -75,7 +76,14 @@ pub(super) fn requests(traffic: &TrafficReport, excuses: &[Excuse], terms: &Term
     if traffic.failures_beyond > 0 {
         seen += &format!("; {} more were not looked at", traffic.failures_beyond);
     }
-    let unseen_matter = traffic.failures_beyond > 0 && !terms.may_refuse;
+    if traffic.shed > 0 {
+        seen += &format!(
+            "; {} were due and not sent, because too many were in flight",
+            traffic.shed
+        );
+    }
+    let unseen = traffic.failures_beyond + traffic.shed;
+    let unseen_matter = unseen > 0 && !terms.may_refuse;
     let held = wrong.is_empty() && !unseen_matter && totals.succeeded > 0;
     let text = if terms.may_refuse {
         "no request fails but those that are refused or that the fault excuses"

@@ -59,6 +59,11 @@ fn nothing_answered_and_failures_unseen_are_no_success() {
     let mut beyond = traffic(Vec::new());
     beyond.failures_beyond = 1;
     assert!(!requests(&beyond, &[], &Terms::STEADY).held);
+    let mut shed = traffic(Vec::new());
+    shed.shed = 7;
+    let judged = requests(&shed, &[], &Terms::STEADY);
+    assert!(!judged.held && judged.seen.contains("7 were due and not sent"));
+    assert!(requests(&shed, &[], &LENIENT).held, "more than was wanted");
 }
 
 fn sample(at_ms: u64, rings: &[&str], rss: f64) -> Sample {

@@ -1,6 +1,7 @@
 //! One run: the steps of a scenario, one after the other, under load and observed.
 
 mod plan;
+mod settled;
 mod sight;
 mod steps;
 
@@ -8,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
-use tokio::time::{Instant, sleep, timeout};
+use anyhow::{Context, ensure};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::excuse::Excuse;
@@ -19,12 +20,13 @@ use super::logs;
 use super::observe::{MarkId, Observer};
 use super::placement::{self, Placements};
 use super::promise::{self, promise};
-use super::record::{FAILURES_MAX, Origin, Promise, Record, Sample};
+use super::record::{FAILURES_MAX, Origin, Promise, Record};
 use super::scenario::{Expectation, Scenario, Sight};
 use super::traffic::{Traffic, TrafficReport};
 use grapevine_bench::client::Ask;
 pub(crate) use plan::RunPlan;
-use sight::short;
+use settled::settled;
+use sight::{is_idle, short};
 
 /// Limit for all in-flight counts to reach 0 after the load has ended.
 const QUIET_WITHIN: Duration = Duration::from_secs(20);
@@ -41,8 +43,6 @@ const OBSERVED: u64 = 10;
 /// Seeds that no load uses.
 const PLACEMENT_SEED: u64 = 900_001;
 const OBSERVER_SEED: u64 = 900_002;
-/// Between two tries while waiting.
-const TRY_EVERY: Duration = Duration::from_millis(200);
 
 struct Run<'a> {
     plan: &'a RunPlan,
@@ -97,7 +97,7 @@ pub(crate) async fn run(
 ) -> anyhow::Result<Record> {
     let seats = fleet.seats();
     let samples = placement::samples(PLACEMENT_SEED, PLACEMENTS);
-    let before = same_placements(fleet, &samples).await;
+    let before = settled(async || same_placements(fleet, &samples).await).await;
     let before = before.context("the replicas do not agree before the first fault")?;
     if scenario.terms.hit_dip_max.is_some() {
         let warmed = plan.warm(fleet.front()).await;
@@ -154,8 +154,8 @@ pub(crate) async fn run(
         } else {
             let totals = &report.totals;
             notes.push(format!(
-                "{} requests of a rush, {} succeeded",
-                totals.requests, totals.succeeded
+                "{} requests of a rush, {} succeeded, {} due but not sent",
+                totals.requests, totals.succeeded, report.shed
             ));
         }
     }
@@ -208,18 +208,10 @@ async fn read_logs(
     Ok(promise::quiet_logs(&loud?))
 }
 
-/// The workers to which all replicas would send the samples, once they agree.
+/// The workers to which all replicas would send the samples.
 async fn same_placements(fleet: &Fleet, samples: &[Ask]) -> anyhow::Result<Placements> {
-    let seats = fleet.seats();
-    let start = Instant::now();
-    loop {
-        let now = seats.borrow().clone();
-        match placement::placements(&now, samples).await {
-            Err(error) if start.elapsed() > SETTLED_WITHIN => return Err(error),
-            Err(_) => sleep(TRY_EVERY).await,
-            same => return same,
-        }
-    }
+    let now = fleet.seats().borrow().clone();
+    placement::placements(&now, samples).await
 }
 
 impl Run<'_> {
@@ -233,14 +225,11 @@ impl Run<'_> {
     }
 
     async fn quiet(&mut self) {
-        let idle = |sample: &Sample| {
-            let mut seen = sample.replicas.iter().filter_map(|r| r.seen.as_ref());
-            seen.all(|seen| seen.in_flight == 0)
-        };
-        let quiet = self.observer.until(QUIET_WITHIN, idle).await;
+        let quiet = self.observer.until(QUIET_WITHIN, is_idle).await;
         let seen = match (&quiet, self.observer.latest()) {
             (None, Some(sample)) => short(&sample),
-            _ => "nothing".to_owned(),
+            (None, None) => "the replicas were never seen".to_owned(),
+            (Some(_), _) => "nothing".to_owned(),
         };
         self.promises.push(promise(
             "nothing stays in flight when the load has ended",
@@ -264,29 +253,23 @@ impl Run<'_> {
         let left = names(initial.difference(&self.workers).copied().collect());
         let came = names(self.workers.difference(initial).copied().collect());
         let start = Instant::now();
-        let mut seen = String::new();
-        let again = async {
-            loop {
-                seen = match same_placements(self.fleet, samples).await {
-                    Err(error) => format!("{error:#}"),
-                    Ok(after) => {
-                        let wrong = placement::moved_wrongly(before, &after, &left, &came);
-                        if wrong == 0 {
-                            return;
-                        }
-                        format!("{wrong} of {} prompts moved", samples.len())
-                    }
-                };
-                sleep(TRY_EVERY).await;
-            }
+        let again = settled(async || {
+            let after = same_placements(self.fleet, samples).await?;
+            let wrong = placement::moved_wrongly(before, &after, &left, &came);
+            ensure!(wrong == 0, "{wrong} of {} prompts moved", samples.len());
+            Ok(())
+        });
+        let again = again.await;
+        let seen = match &again {
+            Ok(()) => format!(
+                "all of {} prompts, after {:.1} s",
+                samples.len(),
+                start.elapsed().as_secs_f64()
+            ),
+            Err(error) => format!("{error:#}"),
         };
-        let held = timeout(SETTLED_WITHIN, again).await.is_ok();
-        if held {
-            let took = start.elapsed().as_secs_f64();
-            seen = format!("all of {} prompts, after {took:.1} s", samples.len());
-        }
         let text =
             "once repaired, every replica sends the same prefix to the same worker as before";
-        promise(text, held, seen)
+        promise(text, again.is_ok(), seen)
     }
 }
