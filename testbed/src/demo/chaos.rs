@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep};
 
 use super::cluster::Cluster;
 use crate::processes::MODEL;
-use grapevine_bench::client::{Client, Outcome};
-use grapevine_bench::load::{self, Arrivals, Plan, Prompts};
+use grapevine_bench::client::Client;
+use grapevine_bench::load::{self, Arrivals, Ended, Plan, Prompts, Stop};
 
 /// Clients, one stream each.
 const CLIENTS: usize = 48;
@@ -48,10 +48,32 @@ pub(super) struct Damage {
 /// A failure, with the facts that decide whether it is excused.
 struct Failed {
     sent: Instant,
+    ended: Instant,
     begun: bool,
     worker: Option<String>,
     replica: Option<String>,
     kind: String,
+}
+
+/// A process that was killed: told at `from`, and gone at `until`.
+struct Kill {
+    victim: Victim,
+    name: String,
+    from: Instant,
+    until: Instant,
+}
+
+impl Kill {
+    /// Could the death have caused this failure?
+    fn excuses(&self, failure: &Failed) -> bool {
+        let meanwhile = failure.ended >= self.from && failure.sent <= self.until + GRACE;
+        meanwhile
+            && match self.victim {
+                // Without a head the replica is unknown; the time alone decides.
+                Victim::Replica => failure.replica.as_ref().is_none_or(|on| *on == self.name),
+                Victim::Worker => failure.begun && failure.worker.as_ref() == Some(&self.name),
+            }
+    }
 }
 
 /// Kills a process under load, and goes on with the load.
@@ -80,34 +102,31 @@ pub(super) async fn strike(
         seed,
     };
     let mut failed = Vec::new();
-    let run = load::run(client, plan, |outcome, _| {
-        failed.extend(Failed::of(outcome))
+    let stop = Stop::default();
+    let run = load::run_until(client, plan, &stop, |ended, _| {
+        failed.extend(Failed::of(ended));
     });
     let kill = async {
         sleep(BEFORE).await;
+        let from = Instant::now();
         let name = match victim {
             Victim::Replica => cluster.kill_replica().await?,
             Victim::Worker => cluster.kill_worker().await?,
         };
-        anyhow::Ok((name, Instant::now()))
+        let until = Instant::now();
+        anyhow::Ok(Kill {
+            victim,
+            name,
+            from,
+            until,
+        })
     };
-    let (report, killed) = tokio::join!(run, kill);
-    let (name, at) = killed?;
-    let excused = |failure: &Failed| {
-        failure.sent <= at + GRACE
-            && match victim {
-                // Without a head the replica is unknown; the time alone decides.
-                Victim::Replica => failure
-                    .replica
-                    .as_ref()
-                    .is_none_or(|replica| *replica == name),
-                Victim::Worker => failure.begun && failure.worker.as_ref() == Some(&name),
-            }
-    };
-    let inexcusable = failed.iter().filter(|failure| !excused(failure));
+    let (report, kill) = tokio::join!(run, kill);
+    let kill = kill?;
+    let inexcusable = failed.iter().filter(|failure| !kill.excuses(failure));
     Ok(Damage {
         inexcusable: inexcusable.map(Failed::describe).collect(),
-        victim: name,
+        victim: kill.name,
         requests: report.summary.requests,
         succeeded: report.summary.succeeded,
         failures: report.summary.failures,
@@ -122,10 +141,12 @@ impl Damage {
 }
 
 impl Failed {
-    fn of(outcome: &Outcome) -> Option<Self> {
+    fn of(request: &Ended) -> Option<Self> {
+        let outcome = &request.outcome;
         Some(Self {
             kind: outcome.failure.as_ref()?.to_string(),
-            sent: Instant::now() - outcome.latency,
+            sent: request.sent(),
+            ended: request.at(),
             begun: outcome.had_begun(),
             worker: outcome.worker.clone(),
             replica: outcome.replica.clone(),
@@ -141,5 +162,52 @@ impl Failed {
             name(&self.replica),
             name(&self.worker)
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_death_excuses_what_was_in_flight_on_the_victim_and_nothing_else() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        // Sent and failed at these times.
+        let failed = |sent, ended| Failed {
+            sent: at(sent),
+            ended: at(ended),
+            begun: true,
+            worker: Some("w1".into()),
+            replica: Some("r1".into()),
+            kind: "cut".into(),
+        };
+        let kill = |victim, name: &str| Kill {
+            victim,
+            name: name.to_owned(),
+            from: at(3_000),
+            until: at(3_010),
+        };
+        for (victim, name, other) in [(Victim::Replica, "r1", "r2"), (Victim::Worker, "w1", "w2")] {
+            let killed = kill(victim, name);
+            for (sent, ended, excused) in [
+                (2_000, 3_005, true),
+                (3_400, 3_500, true),
+                (1_000, 2_999, false),
+                (3_600, 4_000, false),
+            ] {
+                let failure = failed(sent, ended);
+                assert_eq!(killed.excuses(&failure), excused, "{name}: {sent} {ended}");
+            }
+            assert!(!kill(victim, other).excuses(&failed(2_000, 3_005)));
+        }
+        let nowhere = || Failed {
+            begun: false,
+            worker: None,
+            replica: None,
+            ..failed(2_000, 3_005)
+        };
+        assert!(kill(Victim::Replica, "r1").excuses(&nowhere()));
+        assert!(!kill(Victim::Worker, "w1").excuses(&nowhere()));
     }
 }
