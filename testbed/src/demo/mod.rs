@@ -145,12 +145,12 @@ async fn round(
     // The watch never ends by itself; the replay ends both.
     let report = tokio::select! {
         report = replayed => report?,
-        Err(error) = live::watch(cluster, &live) => return Err(error),
+        never = live::watch(cluster, &live) => match never {},
     };
     bar.finish();
-    let digests = cluster.rings().await?.into_iter().map(|ring| ring.digest);
     let samples = agreement::samples(2, SAMPLES);
     cluster.quiet(&samples[0]).await?;
+    let digests = cluster.rings().await?.into_iter().map(|ring| ring.digest);
     let quiet = agreement::placements(cluster, &samples).await?;
     Ok(Round {
         policy: policy.to_owned(),
