@@ -33,9 +33,9 @@ pub struct BalancerArgs {
     /// Time between two checks of a backend, and time for the answer
     #[arg(long, value_parser = humantime::parse_duration, default_value = "500ms")]
     check_interval: Duration,
-    /// Connections at once; more wait
-    #[arg(long, default_value_t = 10_000)]
-    connections_max: usize,
+    /// Connections at once, 1 or more; further ones wait
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    connections_max: u32,
 }
 
 impl BalancerArgs {
@@ -53,12 +53,35 @@ impl BalancerArgs {
             strategy: self.strategy,
             connect_timeout: self.connect_timeout,
             check,
-            connections_max: self.connections_max,
+            connections_max: self.connections_max as usize,
         };
         let balancer = Balancer::start(config).await?;
         announce(balancer.addr())?;
         signals.next().await;
         print_json(&serde_json::json!({ "event": "stopped", "backends": balancer.stats() }))?;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: BalancerArgs,
+    }
+
+    #[test]
+    fn a_balancer_that_would_take_no_connection_is_refused() {
+        let connections = |max: &str| {
+            let line = ["balancer", "--backend", "a:1", "--connections-max", max];
+            Line::try_parse_from(line).map(|line| line.args.connections_max)
+        };
+        assert_eq!(connections("1").expect("one"), 1);
+        assert!(connections("0").is_err());
     }
 }
