@@ -107,13 +107,14 @@ class OpenLoop:
                 connection.ask(None, request)
                 return
             except OSError as error:
+                if connection is not None:
+                    connection.busy = False
+                    self.drop(connection)
                 # A connection that was closed while idle does not fail the request.
                 if fresh or connection is None:
                     now = time.monotonic()
                     self.outcomes.append(Outcome(address, None, False, now, now, f"not sent: {error!r}"))
                     return
-                connection.busy = False
-                self.drop(connection)
 
     def read(self, within_s):
         for file, _ in self.poll.poll(within_s):
