@@ -103,6 +103,13 @@ impl View {
         self.registry
     }
 
+    /// The live replica that says that its data listener is at this `host:port`, spelled as it spells it.
+    pub fn replica_at(&self, authority: &str) -> Option<&ReplicaId> {
+        let mut there = self.replicas.iter();
+        let there = there.find(|replica| replica.live && replica.http == authority);
+        there.map(|replica| &replica.id)
+    }
+
     /// All known replicas, this one included, sorted by id.
     pub fn replicas(&self) -> &[ReplicaInfo] {
         &self.replicas

@@ -5,6 +5,7 @@ use grapevine_tests::chat::{MODEL, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
 use grapevine_tests::wait::{LIMIT, eventually};
+use serde_json::json;
 
 use crate::errors::assert_error;
 use crate::house::{House, quick};
@@ -20,6 +21,11 @@ async fn add(admin: Admin, id: &str, url: &str, verdict: &str) {
         is_so.then_some(()).ok_or_else(|| format!("{workers:?}"))
     })
     .await;
+}
+
+/// An address of its data port that is not known to be one.
+fn spelled_otherwise(house: &House) -> String {
+    format!("http://localhost:{}", house.data().port())
 }
 
 /// Names of the replicas that a request has passed, as a worker gets them.
@@ -41,7 +47,11 @@ async fn a_replica_is_no_worker_of_itself() {
     house.until_ready().await;
     let admin = house.cluster.replicas[0].admin();
     let own = format!("http://{}", house.data());
-    add(admin, "itself", &own, "unhealthy").await;
+    let answer = http1::post(admin.0, "/workers", &json!({ "url": own })).await;
+    assert_eq!(answer.head.status, 400, "{}", answer.text());
+    let why = "is the data port of the replica r1";
+    assert!(answer.text().contains(why), "{}", answer.text());
+    add(admin, "itself", &spelled_otherwise(&house), "unhealthy").await;
     for number in 0..20 {
         let text = format!("prompt {number}");
         let answer = http1::post(house.data(), CHATS, &chat(&text, 2)).await;
@@ -80,6 +90,32 @@ async fn a_replica_is_no_worker_of_itself() {
     .await;
     admin.remove("itself").await;
     add(admin, "back", &house.workers[0].url(), "good").await;
+    house.close().await;
+}
+
+/// What one of them would ask itself in a circle, another one does not ask either.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_is_no_worker_of_its_cluster() {
+    let mut house = House::of(Plan::default(), vec![quick()]).await;
+    let others = house.cluster.others(1);
+    house.cluster.join("r2", others).await;
+    house.cluster.settled().await;
+    let beside = house.cluster.replicas[1].admin();
+    let own = format!("http://{}", house.data());
+    let answer = http1::post(beside.0, "/workers", &json!({ "url": own })).await;
+    assert_eq!(answer.head.status, 400, "{}", answer.text());
+
+    let admin = house.cluster.replicas[0].admin();
+    add(admin, "r1", &spelled_otherwise(&house), "unhealthy").await;
+    beside.verdict("r1", "unhealthy").await;
+    for number in 0..20 {
+        let text = format!("prompt {number}");
+        let answer = http1::post(house.cluster.replicas[1].data(), CHATS, &chat(&text, 2)).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
+    assert_eq!(house.workers[0].stats().requests, 20);
+    assert_eq!(beside.attempts("r1").await, 0.0, "not by way of the other");
+    admin.remove("r1").await;
     house.close().await;
 }
 

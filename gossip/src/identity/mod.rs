@@ -97,6 +97,11 @@ pub enum IdentityError {
     /// A file is not the PEM that was expected.
     #[error("{what} is not usable PEM: {problem}")]
     Pem { what: &'static str, problem: String },
+    /// A text is no serial number of a certificate.
+    #[error(
+        "a serial number is 2 to 40 hexadecimal digits, an even number of them, as `grapevine ca show` has it"
+    )]
+    Serial,
     /// The certificate does not prove what the replica wants to claim.
     #[error(
         "certificate is not valid for replica `{replica}` of cluster `{cluster}`: {problem}; issue one with `grapevine ca issue {replica} --force`"
@@ -231,6 +236,11 @@ impl Identity {
     /// Replica id, unique in the cluster.
     pub fn replica(&self) -> &ReplicaId {
         &self.replica
+    }
+
+    /// The certificates of the authorities that are trusted, in DER and in the order of their file.
+    pub fn authorities(&self) -> impl Iterator<Item = &[u8]> {
+        self.authorities.iter().map(|authority| &**authority)
     }
 
     /// Cluster id; replicas of other clusters are refused.

@@ -18,6 +18,7 @@ use super::taken_away::taken_away;
 use super::{Admin, Answer, body, json, not_found};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
+use crate::cluster::refuse_replica;
 use crate::shown::difference;
 use crate::upstream::address::Address;
 use crate::warmup::WARMED_TOGETHER_MAX;
@@ -342,6 +343,7 @@ impl Admin {
         if !known {
             let allowed = self.connector.allow().host(spec.url().host());
             allowed.map_err(|error| wrong_url(&error))?;
+            refuse_replica(&view, &spec).map_err(|error| wrong_url(&error))?;
         }
         if warm_up {
             let mut raw = spec.to_raw();

@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use anyhow::Context;
 use grapevine_gossip::Agent;
 use grapevine_gossip::evidence::EvidenceEvent;
 use grapevine_transfer::PairRules;
@@ -10,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::base::Base;
 use crate::cluster::agreement::{Samples, Survey, SurveyParts, Views};
-use crate::cluster::{Cluster, Pairing, WorkerDefaults};
+use crate::cluster::{Cluster, Pairing, WorkerDefaults, refuse_replica};
 use crate::config::Config;
 use crate::follow::Follower;
 use crate::kv_events::{Caches, KvFollower, KvParts, TakeOver};
@@ -61,8 +62,12 @@ pub(super) fn start_cluster(
     let cluster = cluster(base, connector, &caches);
     answer_peers(base.agent, &cluster);
     let configured = base.config.worker.iter().map(|worker| worker.registered());
-    base.agent
-        .configure_all(configured.collect::<Result<Vec<_>, _>>()?)?;
+    let configured = configured.collect::<Result<Vec<_>, _>>()?;
+    let view = base.agent.view();
+    for (id, spec) in &configured {
+        refuse_replica(&view, spec).with_context(|| format!("worker {id}"))?;
+    }
+    base.agent.configure_all(configured)?;
 
     let (learned, to_learn) = mpsc::channel(LEARNED_WAITING_MAX);
     let fingerprint = base.live(Config::fingerprint);

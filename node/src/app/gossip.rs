@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use super::listeners::Listeners;
 use crate::all_metrics::AllMetrics;
 use crate::config::Config;
+use crate::http::hops;
 use crate::kv_events::{Caches, HandoverPlane};
 use crate::tls::GossipFiles;
 
@@ -77,6 +78,7 @@ async fn start_agent(
         return Ok(Agent::solo(cluster, replica, &facts, gossip_metrics)?);
     };
     let identity = Identity::load(cluster, replica, &files)?;
+    hops::join(cluster, identity.authorities());
     let gossip = config.gossip_config(facts);
     let handover: Arc<Hosted<dyn Plane>> = Hosted::new(HandoverPlane::new(Arc::clone(caches)));
     let extra = match config.kv_events.enabled {

@@ -6,6 +6,7 @@
 
 pub mod agreement;
 mod cache_view;
+mod data_port;
 mod fleet;
 mod liveness;
 mod load_at;
@@ -49,6 +50,7 @@ use tokio::time::{Instant, timeout};
 
 use self::agreement::Samples;
 pub use self::cache_view::{CacheView, RecordedPlacement};
+pub use self::data_port::refuse_replica;
 pub use self::fleet::Fleet;
 #[cfg(test)]
 pub(crate) use self::fleet::pool_for_tests;

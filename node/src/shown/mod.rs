@@ -12,6 +12,9 @@ use serde_json::Value;
 /// How `why` of a worker begins that does not let a replica ask for its models.
 pub const KEY_REFUSED: &str = "it refuses the key";
 
+/// How `why` of a worker begins that is a replica of its own cluster.
+pub const IS_REPLICA: &str = "it is a replica of this cluster";
+
 /// One field as a person reads it.
 pub fn field(row: &Value, name: &str) -> String {
     match row.get(name) {

@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use http::StatusCode;
 use http::header::DATE;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
@@ -21,6 +22,7 @@ use super::worker::Worker;
 use super::{token_probe, vigil, worker_facts};
 use crate::config::HealthConfig;
 use crate::metrics::ResultLabels;
+use crate::shown::IS_REPLICA;
 
 /// Results of probes, as labels.
 const GOOD: &str = "good";
@@ -151,6 +153,10 @@ async fn check(worker: &Worker, parts: &ProbeParts) -> Result<(), Failed> {
     }
     match result {
         Ok(response) if response.status().is_success() => Ok(()),
+        Ok(response) if response.status() == StatusCode::LOOP_DETECTED => Err(Failed {
+            why: format!("{IS_REPLICA}, or asks one (508)"),
+            how: Probe::Bad,
+        }),
         Ok(response) => Err(Failed {
             why: format!("it answered {}", response.status()),
             how: Probe::Bad,

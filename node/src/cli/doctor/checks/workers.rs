@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::cli::doctor::facts::ClusterFacts;
 use crate::cli::doctor::finding::{Finding, count, named, verb};
 use crate::shown::summary::{NAMELESS, ON_TRIAL, RETURNING, awaits_trial, worker_trouble};
-use crate::shown::{KEY_REFUSED, field, rows};
+use crate::shown::{IS_REPLICA, KEY_REFUSED, field, rows};
 
 /// So many answers without details say that there never are any: vLLM leaves them out of an answer of whose prompt
 /// nothing was cached.
@@ -106,8 +106,8 @@ fn troubled(workers: &[Value], found: &mut Vec<Finding>) {
     for worker in workers {
         if let Some(trouble) = worker_trouble(worker) {
             let why = worker["why"].as_str();
-            let remedy = match why.and_then(of_certificate) {
-                Some(of_certificate) => of_certificate,
+            let remedy = match why.and_then(of_certificate).or(why.and_then(of_replica)) {
+                Some(of_why) => of_why,
                 None if trouble == NAMELESS && refuses_key(worker) => OF_KEY,
                 None => remedy(trouble),
             };
@@ -171,6 +171,13 @@ fn of_certificate(why: &str) -> Option<&'static str> {
         }
         false => "its certificate is not good: look at its dates, its names and its use",
     })
+}
+
+/// What to do about a worker that is none.
+fn of_replica(why: &str) -> Option<&'static str> {
+    let todo = "its address is that of a replica, or of a balancer before them: grapevine workers remove URL, and add the \
+                engines themselves";
+    why.starts_with(IS_REPLICA).then_some(todo)
 }
 
 /// What to do about a worker that does not let this replica ask for its models.

@@ -65,6 +65,12 @@ fn workers_in_trouble_are_named_with_what_to_do() {
         "worker",
         &["(Connection reset by peer; 1 further reason) →", "firewall"],
     );
+    check(
+        because(&["it is a replica of this cluster, or asks one (508)"]),
+        Problem,
+        "worker",
+        &["http://a:1 (it is a replica of", "workers remove"],
+    );
     let keyless = |facts: &mut ClusterFacts| {
         for worker in &mut facts.workers {
             (worker["models"], worker["verdict_for_s"]) = (json!([]), 60.into());
