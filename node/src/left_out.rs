@@ -9,6 +9,18 @@ use std::fmt::Write as _;
 use grapevine_gossip::Agent;
 use grapevine_gossip::registry::TakenOut;
 use grapevine_gossip::worker::{Role, WorkerId, WorkerSpec};
+use serde::Serialize;
+
+/// A worker of the configuration that is not in the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeftOutWorker {
+    /// Its id.
+    pub worker: String,
+    /// Who took it out.
+    pub by: &'static str,
+    /// The command that brings it back.
+    pub bring_back: String,
+}
 
 /// Remembers what was said.
 #[derive(Debug, Default)]
@@ -17,36 +29,39 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    /// Looks at the workers of a configuration, after the cluster's registry was taken over.
+    /// Looks at the workers of a configuration, after the cluster's registry was taken over, and returns those that are
+    /// left out, in the order of the configuration. The log has each once.
     pub fn look<'a>(
         &mut self,
         configured: impl Iterator<Item = (&'a WorkerId, &'a WorkerSpec)>,
         agent: &Agent,
-    ) {
-        let mut left_out = BTreeSet::new();
+    ) -> Vec<LeftOutWorker> {
+        let mut left_out = Vec::new();
+        let mut said = BTreeSet::new();
         for (id, spec) in configured {
             let Some(by) = agent.taken_out(id) else {
                 continue;
             };
-            left_out.insert(id.clone());
-            if self.said.contains(id) {
-                continue;
-            }
             let by = match by {
                 TakenOut::ByAdmin => "an administrator removed it",
                 TakenOut::ByReload => {
                     "a reload of the configuration, here or elsewhere, took it out"
                 }
             };
-            tracing::warn!(
-                worker = %id,
+            let bring_back = command(id, spec);
+            if !self.said.contains(id) {
+                tracing::warn!(worker = %id, by, bring_back, "a worker of the configuration is left out");
+            }
+            said.insert(id.clone());
+            left_out.push(LeftOutWorker {
+                worker: id.to_string(),
                 by,
-                bring_back = command(id, spec),
-                "a worker of the configuration is left out"
-            );
+                bring_back,
+            });
         }
         // One that came back and is taken out again is news.
-        self.said = left_out;
+        self.said = said;
+        left_out
     }
 }
 

@@ -21,8 +21,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::cluster::refuse_replica;
 use crate::config::{Config, Followed, Layers};
-use crate::left_out::LeftOut;
+use crate::left_out::{LeftOut, LeftOutWorker};
 use crate::metrics::operator::OperatorMetrics;
 use crate::metrics::{Counter, ResultLabels};
 use crate::shutdown::Phase;
@@ -44,6 +45,8 @@ pub struct Reload {
     pub metrics: OperatorMetrics,
     /// What is said of workers that are not in the cluster.
     pub left_out: LeftOut,
+    /// Workers of which the log said that the cluster knows something else of them.
+    pub said_to_differ: BTreeSet<WorkerId>,
     /// Is told once the labels that the configuration declares are in the registry, or were refused.
     pub labelled: watch::Sender<bool>,
 }
@@ -51,17 +54,30 @@ pub struct Reload {
 /// What a reading of the configuration did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reloaded {
-    /// Workers that are new or described anew.
+    /// Workers of the cluster that are new or described anew.
     pub put: usize,
-    /// Workers that are gone from the file.
+    /// Workers that are gone from the file, and from the cluster.
     pub retracted: usize,
+    /// Workers of the file that are not in the cluster, because somebody took them out.
+    pub left_out: Vec<LeftOutWorker>,
+    /// Workers that are gone from the file and stay in the cluster.
+    pub stay: Vec<Staying>,
     /// Settings that changed, and are in use now.
     pub changed: Vec<String>,
     /// Settings that differ from those in use, and that only a restart brings into use.
     pub needs_restart: Vec<String>,
-    /// Workers of files of which the cluster knows something else than this file says: another replica read another file
-    /// since this one changed, or an operator took them out.
+    /// Workers of the cluster of which it knows something else from files than this file says: another replica read
+    /// another file since this one changed.
     pub differs: Vec<String>,
+}
+
+/// A worker that stays in the cluster although the file has it no more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Staying {
+    /// Its id.
+    pub worker: String,
+    /// Sources that declare it still, such as `admin`; the first one counts.
+    pub declared_by: Vec<String>,
 }
 
 /// Hands the live settings of a configuration to the parts that use them.
@@ -151,7 +167,7 @@ impl Reload {
         if !other.is_empty() {
             tracing::warn!(
                 count = other.len(),
-                workers = some_of(other.keys()),
+                ids = some_of(other.keys()),
                 "the cluster has workers from a file that says something else of them, or nothing: `grapevine config \
                  reload` or SIGHUP makes it follow this replica's file"
             );
@@ -169,20 +185,36 @@ impl Reload {
             .collect()
     }
 
-    /// The workers of [`Reloaded::differs`].
-    fn differs(&self, will: &Workers) -> Vec<String> {
-        let mut differs: BTreeSet<_> = self.otherwise(will).into_keys().collect();
-        let taken_out = will.keys().filter(|id| self.agent.taken_out(id).is_some());
-        differs.extend(taken_out.cloned());
-        if !differs.is_empty() {
+    /// The workers of [`Reloaded::differs`]; the log has them once.
+    fn differs(&mut self, will: &Workers) -> Vec<String> {
+        let is_there = |id: &WorkerId| self.agent.taken_out(id).is_none();
+        let otherwise = self.otherwise(will).into_keys();
+        let differs: BTreeSet<_> = otherwise.filter(is_there).collect();
+        if !differs.is_subset(&self.said_to_differ) {
             tracing::warn!(
                 count = differs.len(),
-                workers = some_of(differs.iter()),
-                "the cluster knows something else of these workers than this replica's file, which did not change: the \
-                 last file that changed counts, and what an operator took out stays out"
+                ids = some_of(differs.iter()),
+                "the cluster has these workers from a file that says something else of them than this replica's, or this \
+                 one says nothing of them: the last file that changed counts"
             );
         }
-        differs.iter().map(ToString::to_string).collect()
+        let named = differs.iter().map(ToString::to_string).collect();
+        self.said_to_differ = differs;
+        named
+    }
+
+    /// Those of these workers, gone from the file, that others declare still.
+    fn staying(&self, gone: Vec<WorkerId>) -> Vec<Staying> {
+        let declared = gone.into_iter().map(|id| Staying {
+            declared_by: {
+                let sources = self.agent.sources_of(&id).into_iter();
+                sources.map(|source| source.to_string()).collect()
+            },
+            worker: id.to_string(),
+        });
+        declared
+            .filter(|worker| !worker.declared_by.is_empty())
+            .collect()
     }
 
     /// Declares labels that the registry lacks: configuration, as read at the start, loses to anything that is known, and
@@ -258,6 +290,10 @@ impl Reload {
             .filter(|(id, spec)| declared.get(id) != Some(spec));
         let new_or_changed = new_or_changed.map(|(id, spec)| (id.clone(), spec.clone()));
         let new_or_changed: Vec<_> = new_or_changed.collect();
+        let view = self.agent.view();
+        for (id, spec) in &new_or_changed {
+            refuse_replica(&view, spec).with_context(|| format!("worker {id}"))?;
+        }
         let before = labels(&self.current);
         let new_labels = labels(&new)
             .into_iter()
@@ -265,8 +301,9 @@ impl Reload {
         let new_labels: Vec<_> = new_labels.collect();
         let gone = declared.keys().filter(|id| !will.contains_key(id)).cloned();
         let gone: Vec<_> = gone.collect();
-        let (put, retracted) = (new_or_changed.len(), gone.len());
-        if let Err(error) = self.declare(new_or_changed, new_labels, gone).await {
+        let put: Vec<_> = new_or_changed.iter().map(|(id, _)| id.clone()).collect();
+        let declare = self.declare(new_or_changed, new_labels, gone.clone());
+        if let Err(error) = declare.await {
             // The keys were read before, so that a new worker has its own from its first request on.
             let former = &self.current;
             let back = self
@@ -281,14 +318,26 @@ impl Reload {
         if !changed.is_empty() {
             tracing::info!(settings = changed.join(", "), "these settings changed");
         }
-        tracing::info!(put, retracted, "the configuration was read again");
-        self.left_out.look(will.iter(), &self.agent);
+        let is_there = |id: &&WorkerId| self.agent.taken_out(id).is_none();
+        let put = put.iter().filter(is_there).count();
+        let gone_count = gone.len();
+        let stay = self.staying(gone);
+        let retracted = gone_count - stay.len();
+        tracing::info!(
+            put,
+            retracted,
+            stay = stay.len(),
+            "the configuration was read again"
+        );
+        let left_out = self.left_out.look(will.iter(), &self.agent);
         let differs = self.differs(&will);
         *declared = will;
         self.current = next;
         Ok(Reloaded {
             put,
             retracted,
+            left_out,
+            stay,
             changed,
             needs_restart: waiting,
             differs,

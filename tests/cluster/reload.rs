@@ -271,9 +271,42 @@ async fn a_start_retracts_nothing_and_a_reading_follows_the_file() {
     sees(&cluster, &[url(0), url(1)]).await;
     std::fs::write(cluster.config(), &changed).expect("a file can be written");
     let told = told_of_reload(&cluster, 1).await;
-    for at in 0..3 {
+    for at in 0..2 {
         let named = format!("worker {}: the cluster knows something else", url(at));
         assert!(told.contains(&named), "no {named}: {told}");
+    }
+    let named = format!("worker {} of the file is left out", url(2));
+    assert!(told.contains(&named), "no {named}: {told}");
+    sees(&cluster, &[url(0), url(1)]).await;
+    invariants::hold(&cluster, &workers, &[]).await;
+}
+
+/// An administrator's word stands above the file's: a reading says so, and counts no change that there is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reading_says_what_an_administrator_has_decided() {
+    let workers = chat::workers(2, &chat::paced(Duration::from_millis(1))).await;
+    let url = |at: usize| workers[at].url();
+    let cluster = Plan::default().workers(&workers).start(1).await;
+    let admin = cluster.replicas[0].admin();
+    let with_both = std::fs::read_to_string(cluster.config()).expect("it is there");
+    let changed = with_both.replace("[[worker]]", "[[worker]]\nweight = 2.0");
+
+    admin.remove(&url(1)).await;
+    std::fs::write(cluster.config(), &changed).expect("a file can be written");
+    let told = told_of_reload(&cluster, 0).await;
+    let left_out = format!("worker {} of the file is left out: an adm", url(1));
+    for part in ["1 workers new or changed", &left_out] {
+        assert!(told.contains(part), "no {part}: {told}");
+    }
+    assert!(!told.contains("something else"), "{told}");
+
+    admin.add_cold(&url(1), &url(1), &[MODEL]).await;
+    let (without, _) = changed.rsplit_once("[[worker]]").expect("a second worker");
+    std::fs::write(cluster.config(), without).expect("a file can be written");
+    let told = told_of_reload(&cluster, 0).await;
+    let stays = format!("worker {} is gone from the file and stays: admin", url(1));
+    for part in ["0 workers new or changed, 0 taken out", &stays] {
+        assert!(told.contains(part), "no {part}: {told}");
     }
     sees(&cluster, &[url(0), url(1)]).await;
     invariants::hold(&cluster, &workers, &[]).await;

@@ -1,5 +1,6 @@
 //! Starts what stands beside requests: the configuration that is read again, the word of leaving, the operators' ports.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -60,6 +61,7 @@ pub(super) fn start_tasks(base: Base<'_>, parts: ReloadParts) {
         apply: parts.apply,
         metrics: base.metrics.operators.clone(),
         left_out: LeftOut::default(),
+        said_to_differ: BTreeSet::new(),
         labelled: parts.labelled,
     };
     tasks.spawn(reload.run(parts.hangups, parts.wished, phase.clone()));

@@ -125,6 +125,10 @@ impl Sampler {
     }
 
     fn look(&mut self, now: Instant) {
+        // A replica that starts copies what the others know: that is news to it alone, and nothing that changed.
+        if !self.parts.phase.is_caught_up() {
+            return;
+        }
         let at = now.duration_since(self.parts.recorder.began);
         let view = self.parts.agent.view();
         let mut marks = Vec::new();
@@ -242,4 +246,42 @@ fn sample_of(
         heard_ms: heard.map_or(f32::NAN, |ago| ago.as_secs_f32() * 1e3),
     };
     (replica.id.to_string(), sample)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::alone::{Alone, worker};
+    use crate::config::KvEventsConfig;
+    use crate::shutdown::Shutdown;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_learned_until_the_copy_at_the_start_is_done_is_no_change() {
+        let Alone { cluster, agent, .. } =
+            Alone::new("r1", [worker(1, "m")], &KvEventsConfig::default(), 0);
+        let (cluster, shutdown) = (Arc::new(cluster), Shutdown::new());
+        let recorder = Arc::new(Recorder::default());
+        let mut sampler = Sampler::new(SamplerParts {
+            recorder: Arc::clone(&recorder),
+            cluster: Arc::clone(&cluster),
+            agent: Arc::clone(&agent),
+            metrics: Arc::new(AllMetrics::new()),
+            settings: String::new().into(),
+            phase: shutdown.phase(),
+        });
+        let mut added = |number: usize| {
+            let (id, spec) = worker(number, "m");
+            agent.configure(id, spec).expect("room");
+            cluster.update(&agent.view());
+            sampler.look(Instant::now());
+            recorder.show(|history, _| history.marks.iter().count())
+        };
+        assert_eq!(added(2), 0);
+        assert_eq!(added(3), 0, "it copies");
+        shutdown.caught_up().store(true, Ordering::Relaxed);
+        assert_eq!(added(4), 0, "the last of the copy");
+        assert_eq!(added(5), 1, "a worker was added");
+    }
 }
