@@ -36,6 +36,7 @@ fn main() {
         date,
         Some(target),
         has("CARGO_FEATURE_JEMALLOC", "jemalloc"),
+        has("CARGO_FEATURE_KUBERNETES", "kubernetes"),
         has("CARGO_FEATURE_TESTBED", "testbed"),
         debug.then(|| "debug".to_owned()),
     ];

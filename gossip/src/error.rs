@@ -20,7 +20,7 @@ pub enum StartError {
     Identity(#[from] IdentityError),
     /// The UDP address cannot be bound.
     #[error(
-        "cannot bind UDP {address} for gossip: {cause}; choose another gossip-host or gossip-port"
+        "cannot bind UDP {address} for gossip: {cause}; choose another --gossip-host or --gossip-port"
     )]
     Bind {
         address: SocketAddr,

@@ -79,6 +79,18 @@ fn replica(config: Config, origin: Layers) -> Result<ExitCode, Failure> {
     // Before any thread: it changes the environment.
     let sockets = ListenFd::from_env();
     let _log = log(&config.log)?;
+    let is_json = config.log.json;
+    match run_replica(config, origin, sockets) {
+        // Whoever reads this log reads JSON.
+        Err(failure) if is_json => {
+            tracing::error!("{failure}");
+            Ok(failure.exit_code())
+        }
+        ended => ended,
+    }
+}
+
+fn run_replica(config: Config, origin: Layers, sockets: ListenFd) -> Result<ExitCode, Failure> {
     allocator::start();
     for note in config.notes() {
         tracing::info!("{note}");

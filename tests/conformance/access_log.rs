@@ -5,6 +5,7 @@ use std::time::Duration;
 use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
+use grapevine_tests::process;
 use grapevine_tests::wait::{LIMIT, eventually};
 use serde_json::Value;
 
@@ -28,6 +29,22 @@ async fn lines(house: &House, count: usize) -> Vec<Value> {
     .await;
     assert_eq!(lines.len(), count, "{lines:#?}");
     lines
+}
+
+/// A log that is JSON is JSON to its last line.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_ends_with_a_line_of_json() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("bound").port().to_string();
+    let words = ["serve", "--log-json", "--port", &port];
+    let ended = process::run(&words).await;
+    assert_eq!(ended.code, Some(1), "{}", ended.text);
+    let lines: Result<Vec<Value>, _> = ended.text.lines().map(serde_json::from_str).collect();
+    let lines = lines.unwrap_or_else(|error| panic!("{error}: {}", ended.text));
+    let last = lines.last().expect("a line");
+    assert_eq!(last["level"], "ERROR", "{last}");
+    let why = last["message"].as_str().expect("a message");
+    assert!(why.starts_with("cannot listen on"), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -54,10 +54,7 @@ impl FromStr for Serial {
             {
                 Ok(Self::new(&bytes))
             }
-            _ => Err(unusable(
-                "a serial number",
-                "expected 2 to 40 hexadecimal digits",
-            )),
+            _ => Err(IdentityError::Serial),
         }
     }
 }

@@ -38,6 +38,10 @@ pub(super) enum DialError {
     Ended(String),
     #[error("it refuses our certificate ({0}); both need certificates of the same authority")]
     Refused(String),
+    #[error(
+        "it refuses our certificate (it was revoked); if by mistake, issue this replica a new one with `grapevine ca issue`"
+    )]
+    OwnRevoked,
     #[error("it belongs to another cluster than `{0}`")]
     OtherCluster(String),
     #[error("it calls itself `{0}`, but its certificate does not name it")]
@@ -81,7 +85,7 @@ impl DialError {
             Self::Foreign(_) => "foreign_certificate",
             Self::Revoked => "revoked_certificate",
             Self::Ended(_) => "expired_certificate",
-            Self::Refused(_) => "own_certificate_refused",
+            Self::Refused(_) | Self::OwnRevoked => "own_certificate_refused",
             Self::OtherCluster(_) => "other_cluster",
             Self::WrongName(_) => "wrong_name",
             Self::Duplicate(_) => "duplicate_id",
@@ -432,7 +436,7 @@ fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
             Some(NO_APPLICATION_PROTOCOL) => {
                 DialError::NotGrapevine("it does not speak grapevine/1".into())
             }
-            Some(CERTIFICATE_REVOKED) => DialError::Refused("it was revoked".into()),
+            Some(CERTIFICATE_REVOKED) => DialError::OwnRevoked,
             Some(CERTIFICATE_EXPIRED) => DialError::Refused(EXPIRED_THERE.into()),
             Some(_) => DialError::Refused(told.to_string()),
             None => DialError::Closed(told.to_string()),
@@ -442,7 +446,7 @@ fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
                 DialError::OtherCluster(shared.identity.cluster().to_string())
             }
             Some(Close::WrongName) => DialError::Refused("it does not name this replica".into()),
-            Some(Close::Revoked) => DialError::Refused("it was revoked".into()),
+            Some(Close::Revoked) => DialError::OwnRevoked,
             Some(close) => DialError::Closed(format!("{close:?}")),
             None => DialError::NotGrapevine(told.to_string()),
         },

@@ -27,7 +27,8 @@ pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         // The root is written as a dot.
         match error.path().to_string().as_str() {
-            "." => format!("the body is wrong: {}", in_words(error.inner())),
+            // A question mark is a member of which nothing is known yet.
+            "." | "?" => format!("the body is wrong: {}", in_words(error.inner())),
             field => format!("{field} is wrong: {}", in_words(error.inner())),
         }
     });
@@ -98,6 +99,10 @@ mod tests {
         check(
             "5",
             "the body is wrong: invalid type: integer `5`, expected a thing at line 1 column 1",
+        );
+        check(
+            "{",
+            "the body is wrong: EOF while parsing an object at line 1 column 1",
         );
         check(
             "{} {}",

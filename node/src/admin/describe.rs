@@ -50,7 +50,7 @@ pub(super) struct ClusterView {
     unheard: Vec<Unheard>,
     /// Replicas that died within the last hour without a word, and that nobody knows any more.
     lost: Vec<LostView>,
-    /// Seeds that do not answer, while this replica knows of no other one.
+    /// Seeds at which this replica is not let in, while no other one lives for it ([`untold`]).
     silent_seeds: Vec<SilentSeed>,
     /// Sources of workers that this replica sees nothing of.
     lost_sources: Vec<LostSource>,
@@ -347,6 +347,20 @@ fn days_until(end: SystemTime) -> i64 {
     }
 }
 
+/// Of silent seeds those that say more than the list of the other replicas, of which each is alive or not. Seeds are
+/// mostly of them: of dead ones nobody answers, and a seed that answers and refuses shows that they are not dead.
+fn untold(
+    others: impl Iterator<Item = bool>,
+    silent: impl Iterator<Item = SilentSeed>,
+) -> Vec<SilentSeed> {
+    let lives: Vec<bool> = others.collect();
+    let is_untold = |seed: &SilentSeed| match lives.is_empty() {
+        true => true,
+        false => !lives.contains(&true) && seed.why.is_some(),
+    };
+    silent.filter(is_untold).collect()
+}
+
 impl Admin {
     fn registry(&self) -> RegistryView {
         let digest = self.agent.view().registry();
@@ -419,17 +433,15 @@ impl Admin {
     }
 
     fn describe_silent_seeds(&self, view: &View) -> Vec<SilentSeed> {
-        let mut others = view.replicas().iter();
-        if others.any(|replica| replica.id != *self.agent.replica()) {
-            return Vec::new();
-        }
+        let own = self.agent.replica();
+        let others = view.replicas().iter().filter(|replica| replica.id != *own);
         let silent = self.agent.silent_seeds().into_iter();
         let silent = silent.map(|silent| SilentSeed {
             seed: silent.seed,
             for_s: silent.lasts.as_secs(),
             why: silent.why,
         });
-        silent.collect()
+        untold(others.map(|replica| replica.live), silent)
     }
 
     fn describe_replicas(&self, view: &View) -> Vec<ReplicaView> {
@@ -573,4 +585,27 @@ fn owned(labels: &Labels) -> BTreeMap<String, String> {
     labels
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_that_refuses_is_told_beside_dead_replicas_and_a_silent_one_is_not() {
+        let seeds = || {
+            [None, Some("it refuses our certificate")].map(|why| SilentSeed {
+                seed: why.unwrap_or("silent").to_owned(),
+                for_s: 1,
+                why: why.map(str::to_owned),
+            })
+        };
+        let told = |others: &[bool]| untold(others.iter().copied(), seeds().into_iter());
+        assert_eq!(told(&[]).len(), 2, "it knows of nobody else");
+        let [refuses] = &told(&[false, false])[..] else {
+            panic!("not one");
+        };
+        assert!(refuses.why.is_some());
+        assert!(told(&[false, true]).is_empty(), "it is with another one");
+    }
 }

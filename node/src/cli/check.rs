@@ -14,6 +14,7 @@ use grapevine_gossip::{Identity, IdentityError};
 
 use crate::all_metrics::AllMetrics;
 use crate::app;
+use crate::config::allow::Allow;
 use crate::config::{
     Config, ConfigError, KubernetesConfig, Layers, Origin, Problem, TlsConfig, WorkersConfig,
     in_order_of_place, read_keys,
@@ -197,7 +198,7 @@ impl Files<'_> {
         }
     }
 
-    /// Returns notes about patterns that match no file, which may be intended.
+    /// Returns notes about patterns that match no file, and workers that are left out, which may be intended.
     fn found_workers(&mut self, config: &Config) -> Vec<String> {
         let examined = file::examine(&config.files.paths);
         for mistake in &examined.mistakes {
@@ -206,7 +207,15 @@ impl Files<'_> {
         let note = |pattern| {
             format!("files.paths: {pattern} matches no file: it is a list without workers")
         };
-        examined.without_files.iter().map(note).collect()
+        let unmatched = examined.without_files.iter().map(note);
+        let allow = Allow::new(config.workers.allow.clone());
+        let refused = examined.workers.iter().filter_map(|(id, found)| {
+            let refused = allow.host(found.spec().url().host()).err()?;
+            Some(format!(
+                "files.paths: the worker {id} will be left out: {refused}"
+            ))
+        });
+        unmatched.chain(refused).collect()
     }
 
     /// What is sent to collectors, and the headers for them, which are in the environment.

@@ -123,6 +123,23 @@ fn a_private_key_that_everybody_may_read_is_noted() {
 }
 
 #[test]
+fn a_found_worker_that_will_be_left_out_is_noted() {
+    let folder = Folder::new();
+    folder.write("w.json", "[{\"targets\": [\"a:1\", \"169.254.1.1:1\"]}]");
+    let text = format!("[files]\npaths = ['{}/w.json']", folder.0.path().display());
+    let layers = Layers {
+        file: Some((Path::new("g.toml").to_owned(), text)),
+        ..Layers::default()
+    };
+    let (_, problems, notes) = examine(&layers);
+    assert!(problems.is_empty(), "{problems:?}");
+    let mut about = notes.iter().filter(|note| note.starts_with("files.paths"));
+    let note = about.next().expect("a note");
+    assert!(note.contains("169.254.1.1:1 will be left out: "), "{note}");
+    assert_eq!(about.next(), None);
+}
+
+#[test]
 fn all_mistakes_are_reported_at_once_each_with_its_place() {
     let folder = Folder::new();
     folder.self_signed();

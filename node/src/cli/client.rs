@@ -269,6 +269,12 @@ impl AdminClient {
         if let Some(what) = disbelieved(&cause) {
             return Failure::Unreachable(format!("{} is not asked: {what}", self.url));
         }
+        if self.url.scheme() == "https" && cause.contains(NO_TLS) {
+            return Failure::Unreachable(format!(
+                "what answers at {} does not speak TLS: write http://",
+                self.url
+            ));
+        }
         Failure::Unreachable(format!(
             "no replica answers at {} ({}); is `grapevine serve` running there? Another address \
              is given by --admin",
@@ -336,6 +342,9 @@ fn client_with(roots: Vec<reqwest::Certificate>) -> Result<reqwest::Client, Fail
         .build()
         .map_err(|error| Failure::Refused(chain(&error)))
 }
+
+/// What the TLS library says of an answer that is no TLS.
+const NO_TLS: &str = "InvalidContentType";
 
 /// What to do about a certificate, where that is why a connection failed.
 fn disbelieved(cause: &str) -> Option<String> {
@@ -571,6 +580,26 @@ mod tests {
         assert!(is_told, "{failure}");
         let failure = ask(BODY_BYTES_MAX).await;
         assert!(matches!(failure, Failure::Unreachable(_)), "{failure}");
+    }
+
+    #[tokio::test]
+    async fn a_port_without_tls_is_said_to_be_one() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let url = format!("https://{address}").parse().expect("a URL");
+        let client = AdminClient::at(url, None).expect("a client");
+        let replica = async {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            stream.read_u8().await.expect("a hello");
+            let answer = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(answer).await.expect("sent");
+            stream
+        };
+        let (called, _stream) = tokio::join!(client.get(&["cluster"]), replica);
+        let failure = called.expect_err("no TLS");
+        assert!(matches!(failure, Failure::Unreachable(_)));
+        assert!(failure.to_string().ends_with("write http://"), "{failure}");
     }
 
     #[tokio::test]

@@ -1,8 +1,12 @@
 //! How a worker is described on a command line, and in the body that says so to a replica.
 
+use std::collections::BTreeSet;
+
 use grapevine_gossip::worker::{Labels, Role, weight_milli};
 use grapevine_transfer::{ZMQ_FORMS, is_zmq_address};
 use serde_json::{Map, Value, json};
+
+use super::failure::Failure;
 
 // Plain comments: clap would show doc comments in place of the command's.
 #[derive(clap::Args)]
@@ -38,12 +42,25 @@ pub(super) struct Description {
     /// Address of its engine's ZMQ side; of MoRI-IO host:HOST,handshake:PORT,notify:PORT.
     #[arg(long, value_name = "HOST:PORT", value_parser = zmq_address)]
     kv_address: Option<String>,
-    /// What else is to be known of it; may be repeated.
+    /// What else is to be known of it; may be repeated, with another name each time.
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
 }
 
 impl Description {
+    /// Refuses a label that is given twice: one of its values would be lost without a word.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let mut names = BTreeSet::new();
+        for (name, _) in &self.labels {
+            if !names.insert(name) {
+                let why =
+                    format!("--label {name} is given twice; a worker has one value of each label");
+                return Err(Failure::Usage(why));
+            }
+        }
+        Ok(())
+    }
+
     /// The members of `POST /workers` for a worker at this address, without its id; what was not given is left out.
     pub(super) fn of(&self, url: &str) -> Map<String, Value> {
         let models = (!self.models.is_empty()).then(|| json!(self.models));
@@ -107,6 +124,17 @@ mod tests {
     struct Line {
         #[command(flatten)]
         description: Description,
+    }
+
+    #[test]
+    fn a_label_is_given_once() {
+        for (words, is_good) in [
+            ("x --label a=1 --label b=1", true),
+            ("x --label a=1 --label a=2", false),
+        ] {
+            let line = Line::try_parse_from(words.split(' ')).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(line.description.check().is_ok(), is_good, "{words}");
+        }
     }
 
     #[test]

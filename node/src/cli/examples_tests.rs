@@ -56,6 +56,16 @@ fn examples_in(help: &str) -> Vec<Vec<String>> {
 
 fn check(command: &clap::Command, path: &str, seen: &mut usize) {
     let help = [command.get_after_help(), command.get_after_long_help()];
+    let shown = command.clone().render_long_help().to_string();
+    for help in help.into_iter().flatten() {
+        // A line that is wrapped cannot be pasted.
+        let text = help.to_string();
+        let mut examples = text
+            .lines()
+            .filter(|line| line.trim_start().starts_with("grapevine "));
+        let wrapped = examples.find(|line| !shown.contains(line.trim()));
+        assert_eq!(wrapped, None, "{path}: it is wrapped");
+    }
     for example in help
         .into_iter()
         .flatten()

@@ -32,7 +32,7 @@ pub enum Failure {
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         Self::Usage(match error {
-            ConfigError::Unreadable { ref cause, .. } => format!("{error}: {cause}"),
+            ConfigError::Unreadable { .. } => error.to_string(),
             ConfigError::Invalid(_) => {
                 let indented = error.to_string().replace('\n', "\n  ");
                 format!("the configuration cannot be used:\n  {indented}")

@@ -17,7 +17,7 @@ use crate::tenants::secret;
 #[command(after_help = "\
 Examples:
   grapevine keys new acme-web --tenant acme       # the key, once, and the entry for the file
-  grapevine keys new acme-web >> keys.toml        # the entry into the file, the key on the terminal
+  grapevine keys new acme-web >> keys.toml   # the entry into the file, the key on the terminal
   grapevine keys check keys.toml
   grapevine serve --api-keys-file keys.toml       # requests need a key from now on
 
@@ -57,11 +57,11 @@ pub fn keys(args: KeysArgs) -> Result<(), Failure> {
     match args.action {
         Action::New { name, tenant } => new(&name, tenant.as_deref()),
         Action::Check { file, json: true } => {
-            let keys: Vec<_> = read_keys(&file)?.iter().map(json_of).collect();
+            let keys: Vec<_> = read(&file)?.iter().map(json_of).collect();
             print_json(&json!({"keys": keys}))
         }
         Action::Check { file, json: false } => {
-            let keys = read_keys(&file)?;
+            let keys = read(&file)?;
             for key in &keys {
                 print_line(&described(key, SystemTime::now()))?;
             }
@@ -71,6 +71,14 @@ pub fn keys(args: KeysArgs) -> Result<(), Failure> {
             print_line("the file of keys is good")
         }
     }
+}
+
+/// The keys of a file, which is no configuration.
+fn read(file: &Path) -> Result<Vec<KeyConfig>, Failure> {
+    read_keys(file).map_err(|error| {
+        let indented = error.to_string().replace('\n', "\n  ");
+        Failure::Usage(format!("the file of keys cannot be used:\n  {indented}"))
+    })
 }
 
 fn new(name: &str, tenant: Option<&str>) -> Result<(), Failure> {
@@ -148,6 +156,28 @@ fn described(key: &KeyConfig, now: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mistakes_are_told_in_their_order_as_those_of_a_file_of_keys() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let hash = secret::hash_of(b"k");
+        // The first is found when all keys are compared, the others when each is read.
+        let text = format!(
+            "[[key]]\nname = \"a\"\n\n[[key]]\nname = \"a\"\nhash = \"{hash}\"\nweight = -1\n\n[[key]]\nnam = \"c\"\n"
+        );
+        std::fs::write(file.path(), text).expect("written");
+        let failure = read(file.path()).expect_err("mistakes").to_string();
+        let mut lines = failure.lines();
+        assert_eq!(lines.next(), Some("the file of keys cannot be used:"));
+        let path = format!("{}:", file.path().display());
+        let place = |line: &str| {
+            let place = line.trim().strip_prefix(&path).expect("a place");
+            let line = place.split(':').next().expect("a line");
+            line.parse::<usize>().expect("a number")
+        };
+        let places: Vec<usize> = lines.map(place).collect();
+        assert!(places.len() > 3 && places.is_sorted(), "{failure}");
+    }
 
     #[test]
     fn an_entry_is_that_of_its_key_and_does_not_have_it() {

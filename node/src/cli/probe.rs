@@ -19,12 +19,8 @@ pub struct ProbeArgs {
 }
 
 fn plain_http(text: &str) -> Result<Url, String> {
-    let url: Url = text.parse().map_err(|error| format!("{error}"))?;
-    if url.scheme() == "http" {
-        Ok(url)
-    } else {
-        Err("write http://HOST:PORT/PATH".to_owned())
-    }
+    let url = Url::parse(text).ok().filter(|url| url.scheme() == "http");
+    url.ok_or_else(|| "write http://HOST:PORT/PATH".to_owned())
 }
 
 /// Asks once. Docker knows no exit codes of a health check but 0 and 1, so no answer is a refusal, too.
@@ -57,8 +53,9 @@ mod tests {
         for good in ["http://127.0.0.1:30000/readiness", "http://worker-1:8000"] {
             assert_eq!(plain_http(good).expect(good), good.parse().expect(good));
         }
-        for bad in ["https://a/b", "127.0.0.1:1/x", "http:///"] {
-            assert!(plain_http(bad).is_err(), "{bad}");
+        for bad in ["https://a/b", "127.0.0.1:1/x", "http:///", "foo"] {
+            let why = plain_http(bad).expect_err(bad);
+            assert_eq!(why, "write http://HOST:PORT/PATH", "{bad}");
         }
     }
 

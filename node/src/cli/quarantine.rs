@@ -17,7 +17,7 @@ use super::show::{Column, field, print_json, print_line, print_table, rows};
     args_conflicts_with_subcommands = true,
     after_help = "\
 Examples:
-  grapevine quarantine                      # what is marked; the hash is the `body` of the replica's log line
+  grapevine quarantine                      # what is marked; the hash is `body` in the log
   grapevine quarantine lift 5f0c9e13a7b2d4486f1e0b5c3d9a7e21   # one mark, on every replica
   grapevine quarantine lift --all       # after the engine was mended"
 )]

@@ -551,4 +551,12 @@ fn the_long_version_names_the_build() {
         long.contains("(commit ") && long.starts_with(version("-V").trim()),
         "{long}"
     );
+    let features = [
+        ("jemalloc", cfg!(feature = "jemalloc")),
+        ("kubernetes", cfg!(feature = "kubernetes")),
+        ("testbed", cfg!(feature = "testbed")),
+    ];
+    for (feature, is_built) in features {
+        assert_eq!(long.contains(feature), is_built, "{feature}: {long}");
+    }
 }

@@ -19,13 +19,14 @@ use super::show::{Column, field, print_json, print_line, print_table, rows};
 Examples:
   grapevine workers list
   grapevine workers add http://10.0.0.7:8000 --weight 2
-  grapevine workers add http://10.0.0.8:8000 --role prefill --kv-connector mooncake --bootstrap-port 8998
+  grapevine workers add http://10.0.0.8:8000 --role prefill \\
+    --kv-connector mooncake --bootstrap-port 8998
   grapevine workers add --file workers.txt          # one address a line
   grapevine workers add http://10.0.0.7:8000 --no-warm-up   # requests at once, cold cache
-  grapevine workers drain http://10.0.0.7:8000 --wait   # sessions move; ends when nothing is open there
+  grapevine workers drain http://10.0.0.7:8000 --wait   # ends when nothing is open there
   grapevine workers drain w1 w2 w3                  # of several, each by its id or its address
   grapevine workers activate http://10.0.0.7:8000   # undoes it
-  grapevine workers remove http://10.0.0.7:8000     # gone everywhere, for as long as any replica lives")]
+  grapevine workers remove http://10.0.0.7:8000   # everywhere, for as long as any replica lives")]
 pub struct WorkersArgs {
     #[command(subcommand)]
     action: Action,
@@ -169,6 +170,7 @@ pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
 const ADDED_AT_ONCE: usize = 1_000;
 
 async fn add(args: Add) -> Result<(), Failure> {
+    args.description.check()?;
     let urls = all_urls(args.urls, args.file.as_deref())?;
     if args.description.id.is_some() && urls.len() > 1 {
         let why = "--id names one worker, and there are several".to_owned();

@@ -140,10 +140,15 @@ fn seen(replica: &ReplicaInfo) -> Seen {
 
 /// Writes into the log what a replica became, and what that means for the cluster.
 fn tell(replica: &ReplicaId, former: Option<&Past>, now: Seen) {
-    let after_ms = former.map(|past| past.alive_since.elapsed().as_millis());
+    let lasted = |is_alive: bool| {
+        let past = former.filter(|past| past.seen.live == is_alive)?;
+        Some(u64::try_from(past.alive_since.elapsed().as_millis()).unwrap_or(u64::MAX))
+    };
+    // How long it has been alive until now, or had been dead.
+    let (alive_ms, dead_ms) = (lasted(true), lasted(false));
     match story(former.map(|past| past.seen), now) {
-        Some(Story::Expected(text)) => tracing::info!(%replica, after_ms, "{text}"),
-        Some(Story::Unexpected(text)) => tracing::warn!(%replica, after_ms, "{text}"),
+        Some(Story::Expected(text)) => tracing::info!(%replica, alive_ms, dead_ms, "{text}"),
+        Some(Story::Unexpected(text)) => tracing::warn!(%replica, alive_ms, dead_ms, "{text}"),
         None => {}
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use grapevine_placement::Ratio;
 use http::{HeaderName, StatusCode};
 
-use super::error::{ConfigError, Origin, Problem};
+use super::error::{ConfigError, Origin, Problem, in_order_of_place};
 use super::raw::read_list;
 use super::section_values::SectionValues;
 use super::setting::{HOUR, Setting, Value, mismatch, ms, secs};
@@ -256,7 +256,7 @@ pub(crate) fn parse_keys(path: &Path, text: &str) -> Result<Vec<KeyConfig>, Conf
     if problems.is_empty() {
         Ok(keys)
     } else {
-        Err(ConfigError::Invalid(problems))
+        Err(ConfigError::Invalid(in_order_of_place(problems)))
     }
 }
 

@@ -67,6 +67,9 @@ pub enum HostRefused {
         "{0} is a cloud's metadata service; if a worker is there, put this very name into workers.allow"
     )]
     Metadata(String),
+    /// The name is longer than a name may be, so it has no address.
+    #[error("{0} is no name of a host: each part has at most 63 characters, and all of it 253")]
+    TooLong(String),
     /// There is a list, and this is not in it.
     #[error("{0} is not in workers.allow")]
     NotListed(String),
@@ -95,6 +98,7 @@ impl Allow {
             Err(_) if is_metadata(host) && !self.names_exactly(host) => {
                 Err(HostRefused::Metadata(host.to_owned()))
             }
+            Err(_) if is_too_long(host) => Err(HostRefused::TooLong(host.to_owned())),
             // With networks in the list, the name's addresses decide.
             Err(_) if self.is_empty() || self.names(host) || !self.nets.is_empty() => Ok(()),
             Err(_) => Err(HostRefused::NotListed(host.to_owned())),
@@ -149,6 +153,12 @@ fn plain(host: &str) -> String {
     host.to_ascii_lowercase()
 }
 
+/// RFC 1035, section 2.3.4.
+fn is_too_long(host: &str) -> bool {
+    let host = plain(host);
+    host.len() > 253 || host.split('.').any(|label| label.len() > 63)
+}
+
 fn is_metadata(host: &str) -> bool {
     let host = plain(host);
     let (first, domain) = INSTANCE_DATA;
@@ -185,6 +195,22 @@ mod tests {
     fn rule<T: AsRef<str>>(entries: &[T]) -> Allow {
         let entry = |text: &T| AllowedHost::new(text.as_ref()).expect("an entry");
         Allow::new(entries.iter().map(entry).collect())
+    }
+
+    #[test]
+    fn a_name_is_as_long_as_dns_allows() {
+        let (label, any) = ("a".repeat(63), rule::<&str>(&[]));
+        let longest = [&*label, &*label, &*label, &"b".repeat(61)].join(".");
+        for good in [label.as_str(), &longest, &format!("{longest}.")] {
+            assert_eq!(any.host(good), Ok(()), "{good}");
+        }
+        for bad in [
+            format!("{label}a"),
+            format!("{longest}b"),
+            format!("w.{label}a.lab"),
+        ] {
+            assert_eq!(any.host(&bad), Err(HostRefused::TooLong(bad.clone())));
+        }
     }
 
     /// As the admin API sees it: the URL is parsed first, which undoes odd spellings of addresses.

@@ -342,7 +342,15 @@ fn workers(config: &Config, checks: &mut Checks<'_>) {
                     Err(refused) => refused.to_string(),
                 }
             }
-            Err(error) => error.to_string(),
+            Err(_) => {
+                for (key, error) in worker.mistakes() {
+                    let table = checks.raw.workers.get(index);
+                    let urls = || checks.raw.origin_of("workers", "urls");
+                    let origin = table.map_or_else(urls, |table| origin_in(table, key));
+                    checks.refuse(origin, &format!("worker.{key}"), error.to_string());
+                }
+                continue;
+            }
         };
         match checks.raw.workers.get(index) {
             Some(section) => checks.refuse(section.origin.clone(), "worker", what),

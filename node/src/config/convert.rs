@@ -201,6 +201,39 @@ impl WorkerConfig {
         Ok((id, spec))
     }
 
+    /// All rules that it breaks, each with its key, where [`registered`](Self::registered) stops at the first one.
+    pub(super) fn mistakes(&self) -> Vec<(&'static str, WorkerError)> {
+        let plain = || RawWorker::at(self.url.to_string());
+        let alone = |raw| WorkerSpec::new(raw).err();
+        let models = RawWorker {
+            models: self.models.clone(),
+            ..plain()
+        };
+        let ranks = RawWorker {
+            dp_size: self.dp_size,
+            ..plain()
+        };
+        let zone = RawWorker {
+            zone: self.zone.clone(),
+            ..plain()
+        };
+        let limit = RawWorker {
+            max_in_flight: self.max_in_flight,
+            ..plain()
+        };
+        let id = self.id.as_ref().map(|id| id.parse::<WorkerId>());
+        let all = [
+            ("id", id.and_then(Result::err)),
+            ("models", alone(models)),
+            ("weight", weight_milli(self.weight).err()),
+            ("dp_size", alone(ranks)),
+            ("zone", alone(zone)),
+            ("max_in_flight", alone(limit)),
+        ];
+        let all = all.into_iter();
+        all.filter_map(|(key, error)| Some((key, error?))).collect()
+    }
+
     /// What is declared of it beyond that.
     ///
     /// # Errors

@@ -106,12 +106,11 @@ impl fmt::Display for Problem {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
-    #[error("cannot read {path}")]
+    #[error("cannot read {path}: {cause}")]
     Unreadable {
         /// The file as it was named.
         path: PathBuf,
         /// What the system said.
-        #[source]
         cause: std::io::Error,
     },
     /// Every mistake that was found, one a line.

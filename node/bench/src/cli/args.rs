@@ -159,7 +159,8 @@ Examples:
   Grapevine against another router, same requests, in turn:
     grapevine bench --url http://127.0.0.1:8080 --against http://127.0.0.1:30000 --requests 4000
   Requests of your own, with a key:
-    grapevine bench --url https://api.example.com/v1 --bodies chats.jsonl --api-key-env OPENAI_API_KEY
+    grapevine bench --url https://api.example.com/v1 --bodies chats.jsonl \\
+      --api-key-env OPENAI_API_KEY
 
 Ctrl-C ends sending, waits for what is in flight, and shows what there is; a second one does not wait.
 

@@ -52,7 +52,11 @@ impl Description {
             "id" => self.set_id(text),
             "models" => {
                 let models = text.split(',').map(str::trim).filter(|m| !m.is_empty());
-                self.set_models(models.map(str::to_owned).collect())
+                let models: Vec<String> = models.map(str::to_owned).collect();
+                if models.is_empty() && !text.trim().is_empty() {
+                    return Err(format!("models {text:?} names none"));
+                }
+                self.set_models(models)
             }
             "weight" => match text.trim().parse() {
                 Ok(weight) => self.set_weight(weight),

@@ -44,6 +44,8 @@ impl Format {
     /// # Errors
     /// The first fault, with its place: `line:column: key: what`.
     pub(super) fn read(self, text: &str) -> Result<Listed, String> {
+        // Some editors put a byte order mark in front.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         // A file that somebody is about to write. YAML would take it for a list of none.
         if text.trim().is_empty() {
             return Err(NO_LIST.to_owned());
@@ -86,7 +88,8 @@ fn read_json(text: &str) -> Result<Vec<Group>, Fault> {
         let what = error.to_string();
         let place = format!(" at line {line} column {column}");
         let what = what.strip_suffix(&place).unwrap_or(&what).to_owned();
-        let line_and_column = (line > 0).then_some((line, column));
+        // Of the first letter serde_json says column 0.
+        let line_and_column = (line > 0).then_some((line, column.max(1)));
         Fault {
             line_and_column,
             key,

@@ -244,6 +244,32 @@ fn more_workers_than_a_source_has_are_refused_before_they_are_made() {
 }
 
 #[test]
+fn a_byte_order_mark_is_no_mistake() {
+    for (format, text) in [
+        (Format::Json, JSON),
+        (Format::Yaml, YAML),
+        (Format::Toml, TOML),
+    ] {
+        assert_eq!(read(format, &format!("\u{feff}{text}")), read(format, text));
+    }
+}
+
+#[test]
+fn an_object_in_place_of_the_list_is_told_at_its_first_letter() {
+    let why = fault(Format::Json, r#"{"targets": ["a:1"]}"#);
+    assert!(why.starts_with("1:1: "), "{why}");
+}
+
+#[test]
+fn models_that_name_none_are_a_mistake() {
+    let why = fault(
+        Format::Json,
+        r#"[{"targets": ["a:1"], "labels": {"model": " ,,"}}]"#,
+    );
+    assert!(why.contains("names none"), "{why}");
+}
+
+#[test]
 fn aliases_that_multiply_are_refused() {
     let mut text = "- &a0 [w, w, w, w, w, w, w, w, w]\n".to_owned();
     for n in 1..9 {

@@ -110,7 +110,10 @@ pub fn examine(patterns: &[PathPattern]) -> Examined {
             false
         }
     });
-    found.mistakes.extend(read(&good).err());
+    match read(&good) {
+        Ok(workers) => found.workers = workers,
+        Err(why) => found.mistakes.push(why),
+    }
     found
 }
 
@@ -119,6 +122,8 @@ pub fn examine(patterns: &[PathPattern]) -> Examined {
 pub struct Examined {
     /// Each begins with the path of its file, and the place in it if it has one.
     pub mistakes: Vec<String>,
+    /// The workers of the files in which nothing is wrong; none where two of them do not fit.
+    pub workers: Picture,
     /// Patterns that match nothing.
     pub without_files: Vec<PathPattern>,
 }

@@ -226,7 +226,10 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
 }
 
 pub(super) fn refused(error: IdentityError) -> Failure {
-    Failure::Refused(error.to_string())
+    match error {
+        IdentityError::Name { .. } => Failure::Usage(error.to_string()),
+        error => Failure::Refused(error.to_string()),
+    }
 }
 
 fn in_file(path: &Path, error: &IdentityError) -> Failure {

@@ -12,6 +12,7 @@ use super::revoke::revoke;
 use super::rotate::{begin, finish};
 use super::show::{days_left, is_accepted, show, state};
 use super::store::{Store, read};
+use crate::cli::failure::Failure;
 
 fn store(dir: &Path) -> Store {
     Store::new(dir.join("ca"), Some("demo".to_owned()))
@@ -57,6 +58,16 @@ fn said(store: &Store, replica: &str) -> String {
     let is_accepted = is_accepted(&leaf, &authorities, &revoked);
     assert_eq!(is_accepted, !is_refused, "{state}");
     state
+}
+
+#[test]
+fn a_name_that_nobody_may_have_is_a_mistake_of_the_command_line() {
+    let (dir, store) = with(&[]);
+    let issued = issue(&store, &names(&["R1"]), LEAF_DAYS, false);
+    assert!(matches!(issued, Err(Failure::Usage(_))), "{issued:?}");
+    let elsewhere = Store::new(dir.path().join("other"), Some("Bad Name".to_owned()));
+    let made = init(&elsewhere, CA_DAYS, false);
+    assert!(matches!(made, Err(Failure::Usage(_))), "{made:?}");
 }
 
 #[test]

@@ -36,7 +36,7 @@ Examples:
   grapevine doctor                                  # the cluster of the replica on this machine
   grapevine doctor --admin http://10.0.0.2:30001
   grapevine doctor --config grapevine.toml          # before a start: nothing needs to run
-  grapevine doctor --config grapevine.toml --admin http://127.0.0.1:30001   # and what runs against the file
+  grapevine doctor --config grapevine.toml --admin http://10.0.0.2:30001   # and what runs
   grapevine doctor --json --fail-on advice
 
 Exit codes: 0 nothing of the severity of --fail-on, or worse, was found; 1 a replica refuses; 2 the file cannot be

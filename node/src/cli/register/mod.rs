@@ -25,6 +25,7 @@ use url::Url;
 use self::command::Wrapped;
 use self::lease::{Lease, Renewed};
 use self::worker::Worker;
+use super::client::admin_url;
 use super::description::Description;
 use super::failure::Failure;
 use super::show::{print_line, say};
@@ -41,11 +42,14 @@ use crate::tls::read_secret;
 #[command(after_help = "\
 Examples:
   Beside a worker (a sidecar):
-    grapevine register --worker http://10.0.0.7:8000 --to http://10.0.0.1:30001,http://10.0.0.2:30001
+    grapevine register --worker http://10.0.0.7:8000 \\
+      --to http://10.0.0.1:30001,http://10.0.0.2:30001
   Around its command:
-    grapevine register --worker http://10.0.0.7:8000 --to http://10.0.0.1:30001 -- vllm serve my-model --port 8000
+    grapevine register --worker http://10.0.0.7:8000 --to http://10.0.0.1:30001 \\
+      -- vllm serve my-model --port 8000
   The credential of one worker, made where the cluster's secret is:
-    grapevine register --worker http://10.0.0.7:8000 --show-credential --secret-file /etc/grapevine/lease-secret
+    grapevine register --worker http://10.0.0.7:8000 --show-credential \\
+      --secret-file /etc/grapevine/lease-secret
 
 Every user of a machine can read the arguments of its processes (`ps`): give secrets by files or variables.")]
 pub struct RegisterArgs {
@@ -57,6 +61,7 @@ pub struct RegisterArgs {
         long,
         value_name = "URL",
         value_delimiter = ',',
+        value_parser = admin_url,
         required_unless_present = "show_credential",
         env = "GRAPEVINE_REGISTER_TO"
     )]
@@ -111,6 +116,7 @@ pub async fn register(args: RegisterArgs) -> Result<ExitCode, Failure> {
         print_line(&Credentials::new(&secret).of(&id))?;
         return Ok(ExitCode::SUCCESS);
     }
+    args.description.check()?;
     let mut stop = Stop::new().map_err(|error| Failure::Refused(error.to_string()))?;
     let mut registration = Registration {
         worker: Worker::new(&args.worker)?,

@@ -270,6 +270,21 @@ fn unsafe_binds_are_refused_with_what_to_set() {
 }
 
 #[test]
+fn all_mistakes_of_a_worker_are_told_each_at_its_line() {
+    let text = "[[worker]]\nurl = \"http://a:1\"\nzone = \"a b\"\nmax_in_flight = 0\nid = \"\"";
+    let found = messages(file(text));
+    let expected = [
+        "g.toml:3:8: worker.zone: ",
+        "g.toml:4:17: worker.max_in_flight: ",
+        "g.toml:5:6: worker.id: ",
+    ];
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, begin) in found.iter().zip(expected) {
+        assert!(found.starts_with(begin), "{found}");
+    }
+}
+
+#[test]
 fn sections_must_fit_together() {
     let check = |text: &str, expected: &str| {
         assert_eq!(messages(file(text)), [expected], "{text}");

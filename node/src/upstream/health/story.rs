@@ -50,7 +50,9 @@ fn tell_one(change: &Change<'_>) {
         why,
     } = *change;
     let why = (!why.is_empty() && now.is_bad()).then_some(why);
-    let (health, before, after_ms) = (now.as_str(), before.as_str(), lasted.as_millis());
+    let (health, before) = (now.as_str(), before.as_str());
+    // As a number: JSON has no 128-bit one, and it would be a text.
+    let after_ms = u64::try_from(lasted.as_millis()).unwrap_or(u64::MAX);
     tracing::warn!(worker, health, before, after_ms, why, "{}", story(now));
 }
 

@@ -48,14 +48,21 @@ fn lives(facts: &ClusterFacts, replicas: &[Value], found: &mut Vec<Finding>) {
             "start it again; its machine's log says why it died (out of memory, killed, lost)";
         found.push(Finding::problem("replica", what).of([id]).todo(todo));
     }
+    let is_refused = rows(&facts.cluster, "silent_seeds")
+        .iter()
+        .any(|seed| seed["why"].is_string());
     for row in replicas {
         let id = field(row, "id");
         if row["live"] != true {
             let what = format!("{id} is dead{}", lasts(row));
-            let todo = format!(
-                "look whether its process runs and its machine is reached ({}); start it again",
-                field(row, "gossip")
-            );
+            let todo = match is_refused {
+                true => "so it seems to the asked replica, which the others do not let in (seeds): ask one of them"
+                    .to_owned(),
+                false => format!(
+                    "look whether its process runs and its machine is reached ({}); start it again",
+                    field(row, "gossip")
+                ),
+            };
             found.push(Finding::problem("replica", what).of([id]).todo(todo));
         } else if row["leaving"] == true {
             let what = format!("{id} is leaving{}: it was told to end", lasts(row));

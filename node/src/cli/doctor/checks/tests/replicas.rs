@@ -1,6 +1,6 @@
 //! Replicas: in trouble, gone, alone.
 
-use super::{check, row};
+use super::{check, found, row, well};
 use crate::cli::doctor::facts::ClusterFacts;
 use crate::cli::doctor::finding::Severity::{Advice, Info, Problem};
 use serde_json::{Value, json};
@@ -60,6 +60,26 @@ fn replicas_in_trouble_are_named() {
             "1,228",
         ],
     );
+    // The others are as well as before: it is this one that is kept out.
+    let mut refused = well();
+    for other in 1..3 {
+        refused.cluster["replicas"][other]["live"] = false.into();
+    }
+    let seeds = json!([{ "seed": "r2:30002", "for_s": 50, "why": "it refuses our certificate (it was revoked)" }]);
+    refused.cluster["silent_seeds"] = seeds.clone();
+    refused.replicas.truncate(1);
+    refused.replicas[0].cluster["silent_seeds"] = seeds;
+    let found = found(refused);
+    let of_seeds = found.iter().find(|finding| finding.check == "seeds");
+    assert!(of_seeds.is_some_and(|seeds| seeds.what.contains("it was revoked")));
+    let dead: Vec<_> = found
+        .iter()
+        .filter(|finding| finding.what.contains("is dead"))
+        .collect();
+    assert_eq!(dead.len(), 2, "{found:?}");
+    for dead in dead {
+        assert!(dead.todo.contains("ask one of them"), "{dead:?}");
+    }
     let single = |facts: &mut ClusterFacts| {
         facts.cluster["replicas"] = json!([row("r1")]);
         facts.replicas.truncate(1);
