@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{
-    Canned, Config, Entry, FakeWorker, Fault, How, Point, Rule, StopMode, When,
+    Canned, Config, EngineConfig, Entry, FakeWorker, Fault, How, Point, Rule, StopMode, When,
 };
 use grapevine_tests::chat::{self, EXPLAIN, MODEL};
 use grapevine_tests::cluster::{Cluster, Plan};
@@ -641,6 +641,60 @@ async fn streams_with_named_events_end_well_or_with_a_named_error() {
             "{endpoint}"
         );
     }
+    house.close().await;
+}
+
+fn streamed(input: &str) -> Value {
+    let mut body = asked(input);
+    body["stream"] = true.into();
+    body
+}
+
+/// vLLM sends two events before its engine has the request: they are no answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_refused_behind_its_first_events_moves() {
+    let engine = EngineConfig {
+        queued_requests_max: Some(0),
+        ..quick().engine
+    };
+    let full = Config { engine, ..quick() };
+    let house = House::of(Plan::default(), vec![full, quick()]).await;
+    for number in 0..20 {
+        let body = streamed(&format!("question {number}")).to_string();
+        let answer = http1::exchange(house.data(), "POST", PATH, &[EXPLAIN], body.as_bytes()).await;
+        let text = answer.text();
+        assert_eq!(answer.head.status, 200, "{text}");
+        assert_eq!(worker_of(&answer), house.workers[1].url());
+        let names = ["event: response.created", "event: response.completed"];
+        let seen = names.map(|name| text.matches(name).count());
+        assert_eq!(
+            (seen, text.contains("event: error")),
+            ([1, 1], false),
+            "{text}"
+        );
+    }
+    assert!(
+        house.workers[0].stats().requests > 0,
+        "the full one was asked"
+    );
+    house.close().await;
+}
+
+/// What stands in front of it is no token, so the time between two tokens does not hold yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_prompt_has_the_time_of_a_first_token() {
+    let engine = EngineConfig {
+        prefill_tokens_per_s: 60.0,
+        step_tokens_max: 8,
+        ..quick().engine
+    };
+    let slow = Config { engine, ..quick() };
+    let plan = Plan::default().set("timeouts.inter_token", "\"200ms\"");
+    let house = House::of(plan, vec![slow]).await;
+    let body = streamed(&"a long question ".repeat(15));
+    let answer = http1::post(house.data(), PATH, &body).await;
+    let text = answer.text();
+    assert!(text.contains("event: response.completed"), "{text}");
     house.close().await;
 }
 

@@ -4,6 +4,7 @@
 //! notices an error event. State per stream is a few bytes: a line is never collected.
 //! WHATWG HTML, section 9.2.6 gives the line rules; vLLM sends `data: <json>\n\n`, and for `/v1/responses` and
 //! `/v1/messages` a line `event: <name>` before it. Those two have no `[DONE]`: the name of the last event ends them.
+//! `/v1/responses` begins with events that vLLM sends before its engine has the request: they show nothing of it.
 
 use std::sync::LazyLock;
 
@@ -18,6 +19,12 @@ const LAST_EVENTS: [&[u8]; 3] = [
     b"message_stop",
     b"response.completed",
     b"response.incomplete",
+];
+/// Names of events that repeat what was asked for, before an engine has taken it.
+const EARLY_EVENTS: [&[u8]; 3] = [
+    b"response.created",
+    b"response.queued",
+    b"response.in_progress",
 ];
 /// Names of events that say that the worker failed.
 const ERROR_EVENTS: [&[u8]; 2] = [b"error", b"response.failed"];
@@ -88,6 +95,10 @@ pub struct Scan {
     deltas: u64,
     /// Events that hold usage and no text.
     without_text: u64,
+    /// `data:` events that came before an engine had the request.
+    early: u64,
+    /// The event in progress is one of those.
+    is_early: bool,
     /// The last whole line was not blank.
     in_event: bool,
     head: [u8; LINE_HEAD_BYTES],
@@ -107,6 +118,11 @@ impl Scan {
         }
         self.keep_head(rest);
         self.events > before
+    }
+
+    /// Has an event come that shows that the worker's engine has the request?
+    pub fn has_begun(&self) -> bool {
+        self.events > self.early
     }
 
     /// Tokens of the answer so far, an event with text taken for one: engines may put several into one.
@@ -135,9 +151,11 @@ impl Scan {
     /// `whole` is the line when it lay in one chunk, else empty; vLLM writes an event as one chunk.
     fn line_ended(&mut self, whole: &[u8]) {
         let head = &self.head[..self.head_len];
+        self.in_event = !matches!(head, [] | b"\r");
         if let Some(name) = head.strip_prefix(b"event:") {
             let name = name.trim_ascii();
             self.named = true;
+            self.is_early = EARLY_EVENTS.contains(&name);
             self.error |= ERROR_EVENTS.contains(&name);
             self.done |= LAST_EVENTS.contains(&name);
             // Of a line in pieces, the head: a long name counts as no text then.
@@ -146,6 +164,7 @@ impl Scan {
         } else if let Some(value) = head.strip_prefix(b"data:") {
             let value = value.trim_ascii();
             self.events += 1;
+            self.early += u64::from(self.is_early);
             self.done |= value == b"[DONE]";
             self.error |= value.starts_with(b"{\"error\"");
             if COUNTS.find(whole).is_some() {
@@ -153,7 +172,7 @@ impl Scan {
                 self.without_text += u64::from(NO_CHOICES.find(whole).is_some());
             }
         }
-        self.in_event = !matches!(head, [] | b"\r");
+        self.is_early &= self.in_event;
         self.head_len = 0;
     }
 }
@@ -161,7 +180,7 @@ impl Scan {
 /// The first `data:` event of what has arrived, for a look before anything reaches the client.
 #[derive(Debug, PartialEq, Eq)]
 pub enum FirstEvent<'a> {
-    /// Not complete yet.
+    /// None that says something is complete yet.
     Waiting,
     /// An ordinary event, or the end mark.
     Data,
@@ -169,20 +188,25 @@ pub enum FirstEvent<'a> {
     Error(&'a [u8]),
 }
 
-/// Looks for the first complete `data:` line; comments and other fields before it do not count.
+/// Looks for the first complete `data:` line; comments and other fields before it do not count, nor do events that come
+/// before an engine has the request.
 pub fn first_event(held: &[u8]) -> FirstEvent<'_> {
     let mut rest = held;
-    let mut named_error = false;
+    let mut name: &[u8] = b"";
     while let Some(end) = memchr(b'\n', rest) {
-        if let Some(name) = rest[..end].strip_prefix(b"event:") {
-            named_error = ERROR_EVENTS.contains(&name.trim_ascii());
-        } else if let Some(value) = rest[..end].strip_prefix(b"data:") {
+        let line = rest[..end].trim_ascii_end();
+        if let Some(named) = line.strip_prefix(b"event:") {
+            name = named.trim_ascii();
+        } else if let Some(value) = line.strip_prefix(b"data:") {
             let value = value.trim_ascii();
-            return if named_error || value.starts_with(b"{\"error\"") {
-                FirstEvent::Error(value)
-            } else {
-                FirstEvent::Data
-            };
+            if ERROR_EVENTS.contains(&name) || value.starts_with(b"{\"error\"") {
+                return FirstEvent::Error(value);
+            }
+            if !EARLY_EVENTS.contains(&name) {
+                return FirstEvent::Data;
+            }
+        } else if line.is_empty() {
+            name = b"";
         }
         rest = &rest[end + 1..];
     }
@@ -337,6 +361,44 @@ mod tests {
             let mut scan = Scan::default();
             scan.read(stream.as_bytes());
             assert_eq!(scan.is_mid_event(), is_mid_event, "{stream:?}");
+        }
+    }
+
+    #[test]
+    fn events_before_the_engine_has_the_request_show_nothing() {
+        let early = "event: response.created\ndata: {\"response\":{\"id\":\"r\"}}\n\n\
+            event: response.queued\r\ndata: {}\r\n\r\nevent: response.in_progress\ndata: {}\n\n";
+        for (behind, first, has_begun) in [
+            ("", FirstEvent::Waiting, false),
+            (
+                "event: response.output_item.added\n",
+                FirstEvent::Waiting,
+                false,
+            ),
+            (
+                "event: response.output_item.added\ndata: {}\n\n",
+                FirstEvent::Data,
+                true,
+            ),
+            ("data: {}\n\n", FirstEvent::Data, true),
+            (
+                "event: response.incomplete\ndata: {}\n\n",
+                FirstEvent::Data,
+                true,
+            ),
+            (
+                "event: error\ndata: {\"code\":503}\n\n",
+                FirstEvent::Error(b"{\"code\":503}"),
+                true,
+            ),
+        ] {
+            let stream = format!("{early}{behind}");
+            assert_eq!(first_event(stream.as_bytes()), first, "{behind}");
+            let mut scan = Scan::default();
+            stream.as_bytes().chunks(7).for_each(|piece| {
+                scan.read(piece);
+            });
+            assert_eq!(scan.has_begun(), has_begun, "{behind}");
         }
     }
 

@@ -1,10 +1,10 @@
 //! One try on one worker: connect, send, and hold the answer back until it is known to be one.
 //!
 //! A 200 head from vLLM proves nothing: a stream's head leaves before admission, and an overloaded worker
-//! refuses a stream as 200 + an error event. So a stream is held until its first `data:` event, a short
-//! plain answer until its end, and a long one until its first bytes; up to there everything can still be tried on
-//! another worker. Nothing here decides about retries: `retry` does. What can go wrong is in `failure`, how long is
-//! waited in `patience`.
+//! refuses a stream as 200 + an error event. So a stream is held until its first `data:` event (of `/v1/responses` the
+//! first that vLLM sends once its engine has the request), a short plain answer until its end, and a long one until its
+//! first bytes; up to there everything can still be tried on another worker. Nothing here decides about retries: `retry`
+//! does. What can go wrong is in `failure`, how long is waited in `patience`.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl Answer {
     }
 }
 
-/// An answer whose beginning is known to be good.
+/// An answer that may be shown from its beginning on.
 #[derive(Debug)]
 pub struct Begun {
     /// Status and headers.
@@ -144,6 +144,8 @@ pub struct Begun {
     pub connection: Connection,
     /// It is a stream of events.
     pub events: bool,
+    /// What has been read shows that it is an answer; otherwise its first event will.
+    pub judged: bool,
 }
 
 impl Begun {
@@ -372,6 +374,7 @@ async fn judge(
                 body,
                 connection,
                 events,
+                judged: !events,
             })))
         }
     }
@@ -429,16 +432,19 @@ async fn hold_stream(
 ) -> Result<Answer, Failure> {
     let mut held = BytesMut::new();
     loop {
-        match sse::first_event(&held) {
+        let first = sse::first_event(&held);
+        let judged = first == FirstEvent::Data;
+        match first {
             FirstEvent::Error(json) => return refused(json),
             FirstEvent::Waiting if held.len() < held_bytes_max => {}
-            _ => {
+            FirstEvent::Waiting | FirstEvent::Data => {
                 return Ok(Answer::Begun(Box::new(Begun {
                     parts,
                     held: held.freeze(),
                     body,
                     connection,
                     events: true,
+                    judged,
                 })));
             }
         }

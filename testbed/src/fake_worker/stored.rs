@@ -1,14 +1,16 @@
 //! `/v1/responses`, `/v1/messages` and their subpaths, rerank and score, in the forms of vLLM 0.32 (captured, except
 //! rerank and score, which only pooling models serve).
 //!
-//! They answer at once: only `generate`, which has most of the traffic, models the engine's time. Responses are
-//! kept in memory, as vLLM keeps them with `VLLM_ENABLE_RESPONSES_API_STORE`, so only the worker that made a
+//! They answer at once: only `generate`, which has most of the traffic, models the engine's time; of these paths the
+//! engine computes a streamed response's prompt alone, behind the events that vLLM sends before it asks its engine.
+//! Responses are kept in memory, as vLLM keeps them with `VLLM_ENABLE_RESPONSES_API_STORE`, so only the worker that made a
 //! response has it.
 
 use serde_json::{Value, json};
 
 use super::body;
 use super::connection::Request;
+use super::generate::overloaded;
 use super::kept::KEPT_MAX;
 use super::ledger::{Leg, Open};
 use super::plain::{self, texts};
@@ -16,6 +18,7 @@ use super::prompt::{Close, Prompt, TOKEN_BYTES};
 use super::reply::{Ended, JSON, Reply};
 use super::request::{self, ApiError};
 use super::worker::Worker;
+use crate::engine::{Kv, Sequence};
 
 /// Serves a path of this file; `entry` records the request.
 pub(super) async fn serve(
@@ -45,25 +48,83 @@ pub(super) async fn serve(
             entry.leg = is_prefill_leg(&request.body).then_some(Leg::Prefill);
         });
     }
-    match answer {
-        Ok(Answer {
-            events: Some(events),
-            ..
-        }) => {
-            reply.begin_stream().await?;
-            for (name, data) in events {
-                reply.named_event(name, &data.to_string()).await?;
-            }
-            reply.end_named().await
-        }
-        Ok(answer) => {
-            let text = answer.json.to_string();
-            reply.plain(200, JSON, text.as_bytes()).await
-        }
+    let mut answer = match answer {
+        Ok(answer) => answer,
         Err(error) => {
             let text = body::error(&error);
-            reply.plain(error.status, JSON, text.as_bytes()).await
+            return reply.plain(error.status, JSON, text.as_bytes()).await;
         }
+    };
+    if let Some(events) = answer.events.take() {
+        return stream(worker, answer, &events, reply, entry).await;
+    }
+    answer.keep(worker);
+    let text = answer.json.to_string();
+    reply.plain(200, JSON, text.as_bytes()).await
+}
+
+async fn stream(
+    worker: &Worker,
+    mut answer: Answer,
+    events: &[Event],
+    reply: &mut Reply<'_>,
+    entry: Option<&Open>,
+) -> Result<(), Ended> {
+    reply.begin_stream().await?;
+    let (early, late) = events.split_at(EARLY.min(events.len()));
+    send(early, reply).await?;
+    if let Some(prompt) = answer.prompt.take()
+        && let Err(error) = compute(worker, prompt, reply).await?
+    {
+        if let Some(entry) = entry {
+            entry.update(|entry| entry.tokens = 0);
+        }
+        let data = body::error_event(&error);
+        reply.named_event("error", &data).await?;
+        return reply.end_named().await;
+    }
+    answer.keep(worker);
+    send(late, reply).await?;
+    reply.end_named().await
+}
+
+/// Name and data of an event.
+type Event = (&'static str, Value);
+
+/// Events of a response that vLLM sends before its engine has the request: `response.created`, `response.in_progress`.
+const EARLY: usize = 2;
+
+async fn send(events: &[Event], reply: &mut Reply<'_>) -> Result<(), Ended> {
+    for (name, data) in events {
+        reply.named_event(name, &data.to_string()).await?;
+    }
+    Ok(())
+}
+
+/// Has the engine compute a prompt, and its first token; its refusal, if it does not take it.
+async fn compute(
+    worker: &Worker,
+    prompt: Sequence,
+    reply: &mut Reply<'_>,
+) -> Result<Result<(), ApiError>, Ended> {
+    let pacer = &worker.ranks[worker.idlest_rank() as usize].pacer;
+    match pacer.submit_of(None, vec![prompt], Kv::Local) {
+        Ok(mut ticket) => {
+            reply.unless_gone(ticket.done()).await?;
+            Ok(Ok(()))
+        }
+        Err(refusal) => Ok(Err(overloaded(refusal))),
+    }
+}
+
+/// What the engine has to do before a response's first token.
+fn sequence_of(worker: &Worker, model: &str, prompt: &Prompt) -> Sequence {
+    let (answer_tokens, block_tokens) = (1, worker.config.engine.block_tokens);
+    Sequence {
+        id: 0,
+        chain: prompt.chain(model, prompt.answer(0), answer_tokens, block_tokens),
+        prompt_tokens: prompt.tokens(),
+        answer_tokens,
     }
 }
 
@@ -76,9 +137,25 @@ fn is_prefill_leg(body: &[u8]) -> bool {
 #[derive(Default)]
 struct Answer {
     json: Value,
-    /// Name and data of each event, if a stream was asked for.
-    events: Option<Vec<(&'static str, Value)>>,
+    /// If a stream was asked for.
+    events: Option<Vec<Event>>,
+    /// What the engine computes before the events behind the first [`EARLY`].
+    prompt: Option<Sequence>,
+    /// The id by which it can be read again.
+    kept_as: Option<String>,
     tokens: u64,
+}
+
+impl Answer {
+    /// It is computed: whoever asks for its id gets it from now on.
+    fn keep(&mut self, worker: &Worker) {
+        let mut kept = worker.responses.lock();
+        if let Some(id) = self.kept_as.take()
+            && kept.len() < KEPT_MAX
+        {
+            kept.insert(id, self.json.clone());
+        }
+    }
 }
 
 impl From<Value> for Answer {
@@ -151,9 +228,6 @@ fn respond(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
         "total_tokens": input as usize + output,
     });
     let whole = response(json!([done]), "completed", usage);
-    if asked["store"].as_bool().unwrap_or(true) && worker.responses.lock().len() < KEPT_MAX {
-        worker.responses.lock().insert(id.clone(), whole.clone());
-    }
     let begun = response(json!([]), "in_progress", Value::Null);
     let mut events = vec![
         ("response.created", json!({ "response": begun })),
@@ -181,6 +255,8 @@ fn respond(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
     Ok(Answer {
         json: whole,
         events: wants_stream(&asked).then_some(events),
+        prompt: Some(sequence_of(worker, &model, &prompt)),
+        kept_as: asked["store"].as_bool().unwrap_or(true).then_some(id),
         tokens: output as u64,
     })
 }
@@ -260,6 +336,7 @@ fn message(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
         json: whole,
         events: wants_stream(&asked).then_some(events),
         tokens: words.len() as u64,
+        ..Answer::default()
     })
 }
 

@@ -255,7 +255,7 @@ impl Relay {
         }
         if progress {
             let now = Instant::now();
-            self.saw_first();
+            self.saw_event();
             self.record.event_after(now - self.last_event, tokens);
             self.last_event = now;
             // Of a client that reads slowly the worker's side is always ahead, so nobody waits for it to look at limits.
@@ -278,8 +278,13 @@ impl Relay {
         }
     }
 
-    /// The first event has come. A worker that refuses in it has computed nothing.
-    fn saw_first(&mut self) {
+    /// An event has come. The first that shows anything shows that the worker computes; one that refuses in it has computed
+    /// nothing.
+    fn saw_event(&mut self) {
+        let is_early = |scan: &Scan| !scan.has_begun();
+        if self.first.is_none() || self.scan.as_ref().is_some_and(is_early) {
+            return;
+        }
         if let Some(first) = self.first.take()
             && !self.scan.as_ref().is_some_and(|scan| scan.error)
         {

@@ -110,8 +110,8 @@ impl Won {
             streams: matches!(answer, Answer::Begun(begun) if begun.is_good_stream()),
         });
         // Of events that nobody asked for nothing but the head is there.
-        let is_head_alone = matches!(answer, Answer::Begun(begun) if begun.held.is_empty());
-        if !is_head_alone && let Some(first) = first.take() {
+        let is_unjudged = matches!(answer, Answer::Begun(begun) if !begun.judged);
+        if !is_unjudged && let Some(first) = first.take() {
             first.came(&mut in_flight, &mut record);
         }
         match self.sent.answer {

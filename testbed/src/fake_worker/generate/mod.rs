@@ -63,6 +63,18 @@ async fn refuse(reply: &mut Reply<'_>, error: &ApiError) -> Result<(), Ended> {
         .await
 }
 
+/// What a client hears of a full engine.
+pub(super) fn overloaded(refusal: Refusal) -> ApiError {
+    ApiError::unavailable(match refusal {
+        Refusal::Requests => {
+            "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+        }
+        Refusal::Tokens => {
+            "The engine has reached its prefill token backlog limit. Please try again later or on a different instance."
+        }
+    })
+}
+
 /// One accepted request while it is being answered.
 struct Exchange<'a> {
     worker: &'a Arc<Worker>,
@@ -234,15 +246,7 @@ impl<'a> Exchange<'a> {
     }
 
     async fn overloaded(&self, refusal: Refusal, reply: &mut Reply<'_>) -> Result<(), Ended> {
-        let error = ApiError::unavailable(match refusal {
-            Refusal::Requests => {
-                "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
-            }
-            Refusal::Tokens => {
-                "The engine has reached its prefill token backlog limit. Please try again later or on a different instance."
-            }
-        });
-        self.fail(&error, reply).await
+        self.fail(&overloaded(refusal), reply).await
     }
 
     async fn plain(
