@@ -9,6 +9,7 @@ use serde_json::json;
 use tokio::time::{Duration, Instant};
 
 use crate::house::{House, quick};
+use crate::odd_workers::raw_worker;
 use crate::stalls::of_clients;
 
 /// Limit for a first token, and for the silence of a worker.
@@ -158,6 +159,39 @@ async fn a_frozen_worker_is_left_by_plain_answers() {
     home.freeze(false);
     admin.verdict(&home.url(), "good").await;
     house.close().await;
+}
+
+/// A long one, and one whose length nobody says: neither is kept, and the counts stand at the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_of_an_answer_that_is_relayed_are_counted() {
+    const PATH: &str = "/v1/embeddings";
+    let body = json!({ "model": MODEL, "input": "a text" });
+    let prompt_tokens = async |house: &House| {
+        let answer = http1::post(house.data(), PATH, &body).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        let metrics = house.cluster.replicas[0].admin().metrics().await;
+        metrics.sum("grapevine_prompt_tokens_total", "")
+    };
+    let long = House::of(Plan::default(), vec![quick()]).await;
+    let numbers = "0.25,".repeat(40_000);
+    long.reply_next(Canned {
+        status: 200,
+        headers: Vec::new(),
+        body: Some(format!(
+            r#"{{"data":[{{"embedding":[{numbers}1]}}],"usage":{{"prompt_tokens":7,"total_tokens":7}}}}"#
+        )),
+        repeat: 1,
+        gzip: false,
+    });
+    assert_eq!(prompt_tokens(&long).await, 7.0);
+    long.close().await;
+
+    let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n\
+        1a\r\n{\"data\":[],\"usage\":{\"promp\r\n11\r\nt_tokens\":9}    }\r\n0\r\n\r\n";
+    let (url, _serving) = raw_worker(answer).await;
+    let plan = Plan::default().worker(&url, &[MODEL]);
+    let pieces = House::with(plan, Vec::new()).await;
+    assert_eq!(prompt_tokens(&pieces).await, 9.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

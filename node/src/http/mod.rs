@@ -12,4 +12,5 @@ pub mod hops;
 pub mod progress;
 pub mod request_id;
 pub mod sse;
+pub mod tail;
 pub mod worker_body;

@@ -1,7 +1,8 @@
 //! Reads along in a stream of server-sent events without holding it up or keeping it.
 //!
 //! Bytes pass through untouched; this only counts `data:` events, finds the end mark and the last usage, and
-//! notices an error event. State per stream is a few bytes: a line is never collected.
+//! notices an error event. State per stream is a few bytes, and the last 4 KiB of a line that comes in pieces: a line is
+//! never collected.
 //! WHATWG HTML, section 9.2.6 gives the line rules; vLLM sends `data: <json>\n\n`, and for `/v1/responses` and
 //! `/v1/messages` a line `event: <name>` before it. Those two have no `[DONE]`: the name of the last event ends them.
 //! `/v1/responses` begins with events that vLLM sends before its engine has the request: they show nothing of it.
@@ -11,6 +12,8 @@ use std::sync::LazyLock;
 use memchr::memchr;
 use memchr::memmem::{Finder, FinderRev};
 use serde::Deserialize;
+
+use super::tail::Tail;
 
 /// Enough of a line to know it by: `data: {"error"`, `data: [DONE]`, `event: response.incomplete`.
 const LINE_HEAD_BYTES: usize = 32;
@@ -103,6 +106,8 @@ pub struct Scan {
     in_event: bool,
     head: [u8; LINE_HEAD_BYTES],
     head_len: usize,
+    /// Of the line in progress, if it began in an earlier chunk.
+    tail: Tail,
 }
 
 impl Scan {
@@ -111,12 +116,19 @@ impl Scan {
         let before = self.events;
         let mut rest = chunk;
         while let Some(end) = memchr(b'\n', rest) {
-            let line_starts_here = self.head_len == 0;
-            self.keep_head(&rest[..end]);
-            self.line_ended(if line_starts_here { &rest[..end] } else { &[] });
+            let (line, starts_here) = (&rest[..end], self.head_len == 0);
+            self.keep_head(line);
+            if starts_here {
+                self.line_ended(line);
+            } else {
+                let mut tail = std::mem::take(&mut self.tail);
+                tail.keep(line);
+                self.line_ended(tail.bytes());
+            }
             rest = &rest[end + 1..];
         }
         self.keep_head(rest);
+        self.tail.keep(rest);
         self.events > before
     }
 
@@ -148,8 +160,8 @@ impl Scan {
         self.head_len += taken;
     }
 
-    /// `whole` is the line when it lay in one chunk, else empty; vLLM writes an event as one chunk.
-    fn line_ended(&mut self, whole: &[u8]) {
+    /// `end` is the line when it lay in one chunk, as vLLM writes an event, else the last bytes of it.
+    fn line_ended(&mut self, end: &[u8]) {
         let head = &self.head[..self.head_len];
         self.in_event = !matches!(head, [] | b"\r");
         if let Some(name) = head.strip_prefix(b"event:") {
@@ -158,18 +170,16 @@ impl Scan {
             self.is_early = EARLY_EVENTS.contains(&name);
             self.error |= ERROR_EVENTS.contains(&name);
             self.done |= LAST_EVENTS.contains(&name);
-            // Of a line in pieces, the head: a long name counts as no text then.
-            let whole = if whole.is_empty() { name } else { whole };
-            self.deltas += u64::from(whole.trim_ascii_end().ends_with(b"delta"));
+            self.deltas += u64::from(end.trim_ascii_end().ends_with(b"delta"));
         } else if let Some(value) = head.strip_prefix(b"data:") {
             let value = value.trim_ascii();
             self.events += 1;
             self.early += u64::from(self.is_early);
             self.done |= value == b"[DONE]";
             self.error |= value.starts_with(b"{\"error\"");
-            if COUNTS.find(whole).is_some() {
-                self.usage = usage_of(&whole[b"data:".len()..]).or(self.usage);
-                self.without_text += u64::from(NO_CHOICES.find(whole).is_some());
+            if COUNTS.find(end).is_some() {
+                self.usage = usage_of(end).or(self.usage);
+                self.without_text += u64::from(NO_CHOICES.find(end).is_some());
             }
         }
         self.is_early &= self.in_event;
@@ -402,6 +412,32 @@ mod tests {
         }
     }
 
+    /// `response.completed` repeats the whole response, and a read takes some KiB.
+    #[test]
+    fn usage_behind_a_long_answer_is_found_in_pieces() {
+        let text = "x".repeat(20_000);
+        let last = format!(
+            "event: response.completed\ndata: {{\"response\":{{\"output\":\"{text}\",\"usage\":{{\"input_tokens\":7,\
+             \"output_tokens\":2}},\"user\":null}}}}\n\n"
+        );
+        for size in [1, 100, 2_048, 19_999] {
+            let mut scan = Scan::default();
+            last.as_bytes().chunks(size).for_each(|piece| {
+                scan.read(piece);
+            });
+            let usage = scan.usage.expect("it is told");
+            assert_eq!(
+                (usage.prompt_tokens, usage.completion_tokens),
+                (7, 2),
+                "{size}"
+            );
+            assert!(
+                scan.tail.bytes().is_empty(),
+                "nothing is kept of a whole line"
+            );
+        }
+    }
+
     #[test]
     fn first_event_is_classified() {
         let table: &[(&[u8], FirstEvent<'_>)] = &[
@@ -432,6 +468,8 @@ mod tests {
                 scan.read(&STREAM[pair[0]..pair[1]]);
             }
             prop_assert_eq!((scan.events, scan.done, scan.error), (3, true, false));
+            let usage = Usage { prompt_tokens: 7, completion_tokens: 2, cached_tokens: Some(4) };
+            prop_assert_eq!((scan.usage, scan.tokens()), (Some(usage), 1));
         }
 
         #[test]

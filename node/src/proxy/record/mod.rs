@@ -402,11 +402,11 @@ impl Record {
         self.trace.as_ref()?.sampled()
     }
 
-    /// What was read of a stream; `None`: it was none.
-    pub fn streamed(&mut self, scan: Option<&Scan>) {
-        self.usage = scan.and_then(|scan| scan.usage);
-        self.events = scan.map_or(0, |scan| scan.events);
-        self.counted_tokens = self.tokens_of(scan);
+    /// What was read of a stream.
+    pub fn streamed(&mut self, scan: &Scan) {
+        self.usage = scan.usage;
+        self.events = scan.events;
+        self.counted_tokens = self.tokens_of(Some(scan));
     }
 
     fn tokens_of(&self, scan: Option<&Scan>) -> u64 {

@@ -22,7 +22,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use self::held_back::HeldBack;
 use crate::api::error::{ApiError, ErrorKind};
 use crate::http::client_io::Gone;
-use crate::http::sse::Scan;
+use crate::http::sse::{self, Scan};
+use crate::http::tail::Tail;
 use crate::lag::{LISTEN_FIRST, overslept};
 use crate::proxy::guarded::guarded;
 use crate::proxy::outcome::Outcome;
@@ -76,6 +77,8 @@ pub struct Relay {
     cutoff: Option<Cutoff>,
     record: Box<Record>,
     scan: Option<Scan>,
+    /// Of an answer that is no stream of events.
+    tail: Tail,
     /// Of a stream of events that does not move.
     held_back: HeldBack,
     silence: Silence,
@@ -112,6 +115,7 @@ impl Relay {
             cutoff: None,
             record,
             scan: begun.events.then(Scan::default),
+            tail: Tail::default(),
             held_back: HeldBack::default(),
             silence,
             last_event: now,
@@ -248,7 +252,10 @@ impl Relay {
                 let progress = scan.read(data);
                 (progress, before..scan.tokens(), scan.error && !error)
             }
-            None => (true, 0..0, false),
+            None => {
+                self.tail.keep(data);
+                (true, 0..0, false)
+            }
         };
         if complains {
             self.notes_engine(data);
@@ -422,7 +429,13 @@ impl Relay {
         self.connection = None;
         // A search for another worker ends here, and whatever it has found is let go.
         self.on_break = OnBreak::End;
-        self.record.streamed(self.scan.as_ref());
+        match &self.scan {
+            Some(scan) => self.record.streamed(scan),
+            None if outcome == Outcome::Success => {
+                self.record.usage = sse::usage_of(self.tail.bytes());
+            }
+            None => {}
+        }
         // The worker's room is there before the request's end makes others look for it.
         self.part(outcome);
         self.record.finish(outcome);
