@@ -698,6 +698,57 @@ async fn a_long_prompt_has_the_time_of_a_first_token() {
     house.close().await;
 }
 
+/// Whoever computes it, and when: its worker gives what it has of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_silence_of_a_stored_response_says_nothing_of_its_worker() {
+    let plan = Plan::default()
+        .set("timeouts.inter_token", "\"200ms\"")
+        .set("health.token_probe", "false");
+    let house = House::of(plan, vec![quick()]).await;
+    let (id, holder) = held_somewhere(&house).await;
+    let path = format!("{PATH}/{id}");
+    let begun = "event: response.created\ndata: {}\n\nevent: response.in_progress\ndata: {}\n\n";
+    let events = Canned {
+        status: 200,
+        headers: vec![("content-type".to_owned(), "text/event-stream".to_owned())],
+        // Longer than what is waited for as a whole.
+        body: Some(format!("{begun}data: {}\n\n", "x".repeat(70_000))),
+        repeat: 1,
+        gzip: false,
+    };
+    let fault = Fault {
+        reply: Some(events),
+        ..Fault::stop(Point::Body(begun.len() as u64), How::Stall)
+    };
+    let rule = Rule {
+        when: When {
+            path: Some(path.clone()),
+            ..When::default()
+        },
+        ..Rule::always(fault)
+    };
+    holder.add_rule(rule).expect("room for a rule");
+    let admin = house.cluster.replicas[0].admin();
+    // More than open a breaker.
+    for _ in 0..6 {
+        let mut follows = Connection::open(house.data()).await;
+        let bytes = request("GET", &format!("{path}?stream=true"), &[], b"");
+        follows.send(&bytes).await.expect("taken");
+        assert_eq!(follows.head().await.expect("it has begun").status, 200);
+        let mut text = String::new();
+        while let Ok(Some(data)) = follows.data().await {
+            text.push_str(&String::from_utf8_lossy(&data));
+        }
+        assert!(
+            text.starts_with(begun) && text.contains("upstream_broke"),
+            "{text}"
+        );
+        assert_eq!(admin.worker(&holder.url()).await.verdict, "good");
+    }
+    holder.clear_rules();
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_prompt_has_the_same_home_in_every_form() {
     let house = House::new(6).await;

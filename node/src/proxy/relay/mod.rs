@@ -16,6 +16,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use grapevine_placement::AttemptOutcome;
 use http_body::Frame;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -62,6 +63,8 @@ pub struct Silence {
     pub worker_gone: Duration,
     /// The end of the whole request.
     pub deadline: Option<Instant>,
+    /// The worker's engine computes what is waited for: its pieces, and its silence, are signs of that.
+    pub of_engine: bool,
 }
 
 /// An answer on its way from a worker to a client.
@@ -270,7 +273,8 @@ impl Relay {
             let is_done = self.scan.as_ref().is_some_and(|scan| scan.done);
             self.is_late = !is_done && self.silence.deadline.is_some_and(|at| at <= now);
             // What a slow reader left behind says nothing about the worker as it is now.
-            if std::mem::take(&mut self.waited) && self.scan.is_some() {
+            let waited = std::mem::take(&mut self.waited);
+            if waited && self.scan.is_some() && self.silence.of_engine {
                 self.in_flight.goes_on(now);
             }
         }
@@ -443,10 +447,16 @@ impl Relay {
 
     /// The worker has nothing more to do with the request; its health is sent how that came.
     fn part(&mut self, outcome: Outcome) {
-        if outcome == Outcome::WorkerStalled {
-            self.in_flight.stalled(self.last_event);
-        }
-        self.in_flight.end(outcome.verdict());
+        let verdict = match outcome {
+            // Its worker gives what it has: nothing of its engine was waited for.
+            Outcome::WorkerStalled if !self.silence.of_engine => AttemptOutcome::Neutral,
+            Outcome::WorkerStalled => {
+                self.in_flight.stalled(self.last_event);
+                outcome.verdict()
+            }
+            _ => outcome.verdict(),
+        };
+        self.in_flight.end(verdict);
     }
 }
 

@@ -137,6 +137,7 @@ impl Won {
                     worker_bad: timeouts.worker_bad,
                     worker_gone: timeouts.worker_gone,
                     deadline: self.asked.deadline,
+                    of_engine: self.asked.endpoint.traits().computes,
                 };
                 let on_break = if self.asked.failover && begun.is_good_stream() {
                     let worker = in_flight.worker().id.clone();
