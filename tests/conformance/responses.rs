@@ -749,6 +749,22 @@ async fn the_silence_of_a_stored_response_says_nothing_of_its_worker() {
     house.close().await;
 }
 
+/// The name of its last event comes before that event.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_cut_within_its_last_event_is_not_whole() {
+    let house = House::new(1).await;
+    let body = streamed("hello");
+    let whole = http1::post(house.data(), PATH, &body).await.text();
+    let rule = Fault::stop(Point::Body(whole.len() as u64 - 10), How::Fin);
+    house.workers[0]
+        .add_rule(Rule::next(1, rule))
+        .expect("room for a rule");
+    let cut = http1::post(house.data(), PATH, &body).await.text();
+    assert!(!cut.contains("response.completed"), "{cut}");
+    assert!(cut.contains("event: error\n"), "{cut}");
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_prompt_has_the_same_home_in_every_form() {
     let house = House::new(6).await;

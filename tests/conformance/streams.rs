@@ -164,6 +164,31 @@ async fn a_stream_cut_within_an_event_ends_between_events() {
     house.close().await;
 }
 
+/// Nothing is left to be said but the end of the body.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_cut_behind_its_end_mark_is_whole() {
+    let plan = patient().set("timeouts.inter_token", "\"200ms\"");
+    let house = House::of(plan, vec![quick()]).await;
+    let hows = [How::Fin, How::Stall];
+    for (number, how) in hows.into_iter().enumerate() {
+        // The role, the tokens, and the end mark.
+        let rule = Rule::next(1, Fault::stop(Point::Event(TOKENS + 2), how));
+        house.workers[0].add_rule(rule).expect("room for a rule");
+        let body = streamed(&format!("cut number {number}"), TOKENS);
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        let text = answer.text();
+        assert!(text.ends_with("\n\ndata: [DONE]\n\n"), "{how:?}: {text}");
+        assert!(!text.contains("upstream_broke"), "{how:?}: {text}");
+    }
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let counted = |outcome| metrics.sum("grapevine_requests_total", outcome);
+    assert_eq!(
+        ["success", "worker_broke", "worker_stalled"].map(counted),
+        [hows.len() as f64, 0.0, 0.0]
+    );
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_stream_moves_to_a_worker_with_room() {
     let house = House::of(Plan::default(), vec![full(), quick()]).await;

@@ -388,8 +388,14 @@ impl Relay {
     }
 
     /// The answer cannot go on. An event stream says so in an event; any other body is cut, so that the
-    /// client does not take a part for the whole.
+    /// client does not take a part for the whole. A stream that has said all ends as if its worker had ended it.
     fn broke(&mut self, outcome: Outcome) -> Option<Result<Frame<Bytes>, RelayError>> {
+        let has_said_all = |scan: &Scan| scan.done && !scan.is_mid_event();
+        if self.scan.as_ref().is_some_and(has_said_all) {
+            self.connection = None;
+            self.finish();
+            return None;
+        }
         let words = self.last_words(outcome);
         Some(words.map(Frame::data).ok_or(RelayError::WorkerBroke))
     }
