@@ -19,10 +19,18 @@ const NOT_KEPT: [HeaderName; 4] = [
     HeaderName::from_static("x-request-id"),
 ];
 
+/// The head of an answer that may be kept.
+#[derive(Debug)]
+pub(super) struct Keepable {
+    headers: HeaderMap,
+    /// How long its worker lets it be given again; none where the worker says nothing of that.
+    fresh_for: Option<Duration>,
+}
+
 /// A whole answer, ready to be given again.
 #[derive(Debug)]
 pub struct Answer {
-    headers: HeaderMap,
+    head: Keepable,
     body: Bytes,
     /// Where each piece of the body ends.
     ends: Box<[u32]>,
@@ -31,26 +39,31 @@ pub struct Answer {
     pub(super) tenant: Box<[u8]>,
 }
 
-/// Headers of an answer that may be kept; none when it may not.
+/// Of an answer that may be kept; none when it may not.
 ///
-/// A status other than 200, a cookie, an encoding or another reason to vary make an answer one client's own.
-pub(super) fn keepable(head: &response::Parts) -> Option<HeaderMap> {
+/// A status other than 200, a cookie, an encoding or another reason to vary make an answer one client's own. One that a
+/// worker would have asked for anew each time, or that is too old when it comes, is given once.
+pub(super) fn keepable(head: &response::Parts) -> Option<Keepable> {
     let headers = &head.headers;
-    let says = |name: HeaderName, word: fn(&str) -> bool| {
+    let words = |name: HeaderName| {
         let values = headers.get_all(name).iter();
         let words = values.flat_map(|value| value.to_str().unwrap_or("?").split(','));
-        words
-            .map(|part| part.trim().to_ascii_lowercase())
-            .any(|part| word(&part))
+        words.map(|part| part.trim().to_ascii_lowercase())
     };
     // Whether the body reads as it is does not depend on `Accept-Encoding`; `Origin` is part of the key.
     let varies = |part: &str| !matches!(part, "origin" | "accept-encoding" | "");
-    let own = |part: &str| matches!(part, "no-store" | "private" | "?");
+    // With a list of fields, `no-cache` and `private` may be taken as without one (RFC 9111, section 5.2.2).
+    let once = |part: &str| {
+        let name = part.split_once('=').map_or(part, |(name, _)| name);
+        matches!(name.trim_end(), "no-store" | "no-cache" | "private" | "?")
+    };
+    let fresh_for = fresh_for(words(header::CACHE_CONTROL), headers.get(header::AGE));
     if head.status != StatusCode::OK
         || headers.contains_key(header::SET_COOKIE)
         || headers.contains_key(header::CONTENT_ENCODING)
-        || says(header::VARY, varies)
-        || says(header::CACHE_CONTROL, own)
+        || words(header::VARY).any(|part| varies(&part))
+        || words(header::CACHE_CONTROL).any(|part| once(&part))
+        || fresh_for == Some(Duration::ZERO)
     {
         return None;
     }
@@ -58,14 +71,36 @@ pub(super) fn keepable(head: &response::Parts) -> Option<HeaderMap> {
     for name in NOT_KEPT {
         headers.remove(name);
     }
-    Some(headers)
+    Some(Keepable { headers, fresh_for })
+}
+
+/// How long an answer with these directives and this age may be given again (RFC 9111, sections 4.2.1 and 4.2.3).
+/// `s-maxage`, which is for caches that several clients share, goes before `max-age`; what cannot be read says not at all.
+fn fresh_for(
+    directives: impl Iterator<Item = String>,
+    age: Option<&HeaderValue>,
+) -> Option<Duration> {
+    let seconds = |value: &str| value.trim().trim_matches('"').parse().unwrap_or(0_u64);
+    let (mut shared, mut any) = (None, None);
+    for directive in directives {
+        let (name, value) = directive.split_once('=').unwrap_or((&directive, ""));
+        let said = match name.trim_end() {
+            "s-maxage" => &mut shared,
+            "max-age" => &mut any,
+            _ => continue,
+        };
+        *said = Some(said.unwrap_or(u64::MAX).min(seconds(value)));
+    }
+    let age = age.and_then(|age| age.to_str().ok()).map_or(0, seconds);
+    let left = shared.or(any)?.saturating_sub(age);
+    Some(Duration::from_secs(left))
 }
 
 impl Answer {
     /// Packs the pieces into one allocation: each is a slice of a read buffer that it would keep alive.
     ///
     /// None for a body that cannot be a whole, good answer (see [`is_whole`]).
-    pub(super) fn new(headers: HeaderMap, pieces: &[Bytes], tenant: Box<[u8]>) -> Option<Self> {
+    pub(super) fn new(head: Keepable, pieces: &[Bytes], tenant: Box<[u8]>) -> Option<Self> {
         let mut body = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
         let mut ends = Vec::with_capacity(pieces.len());
         for piece in pieces {
@@ -73,7 +108,7 @@ impl Answer {
             ends.push(u32::try_from(body.len()).ok()?);
         }
         let answer = Self {
-            headers,
+            head,
             body: body.freeze(),
             ends: ends.into(),
             kept: Instant::now(),
@@ -84,7 +119,7 @@ impl Answer {
 
     /// The head, but for what is said anew of each answer.
     pub fn headers(&self) -> &HeaderMap {
-        &self.headers
+        &self.head.headers
     }
 
     /// The body's piece number `index`, as the worker sent it.
@@ -104,7 +139,7 @@ impl Answer {
     /// It was a stream of events, and is given again as one.
     pub fn is_stream(&self) -> bool {
         let kind = self
-            .headers
+            .headers()
             .get(header::CONTENT_TYPE)
             .map(HeaderValue::as_bytes);
         kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"))
@@ -115,12 +150,18 @@ impl Answer {
         self.kept.elapsed()
     }
 
+    /// Its worker says nothing against giving it now.
+    pub(super) fn is_fresh(&self) -> bool {
+        let is_fresh = |fresh_for| self.age() < fresh_for;
+        self.head.fresh_for.is_none_or(is_fresh)
+    }
+
     /// Memory that it takes, in bytes.
     pub(super) fn weight(&self) -> u32 {
         let text = |(name, value): (&HeaderName, &HeaderValue)| {
             name.as_str().len() + value.len() + HEADER_BYTES
         };
-        let headers: usize = self.headers.iter().map(text).sum();
+        let headers: usize = self.headers().iter().map(text).sum();
         let all = self.body.len() + self.ends.len() * 4 + headers + self.tenant.len() + ENTRY_BYTES;
         u32::try_from(all).unwrap_or(u32::MAX)
     }
@@ -177,12 +218,49 @@ mod tests {
             (200, &[("vary", "origin"), ("vary", "authorization")], false),
             (200, &[("cache-control", "max-age=5, no-store")], false),
             (200, &[("cache-control", "Private")], false),
+            (200, &[("cache-control", "No-Cache")], false),
+            (
+                200,
+                &[("cache-control", "no-cache=\"x-model-version\"")],
+                false,
+            ),
+            (200, &[("cache-control", "max-age=0")], false),
+            (200, &[("cache-control", "max-age=soon")], false),
+            (
+                200,
+                &[("cache-control", "max-age=60"), ("age", "60")],
+                false,
+            ),
         ] {
             assert_eq!(
                 keepable(&head(status, headers)).is_some(),
                 kept,
                 "{status} {headers:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_worker_says_how_long_its_answer_may_be_given() {
+        for (headers, seconds) in [
+            (&[][..], None),
+            (&[("cache-control", "public")], None),
+            (&[("cache-control", "Max-Age = \"5\"")], Some(5)),
+            (&[("cache-control", "max-age=5, s-maxage=60")], Some(60)),
+            (
+                &[
+                    ("cache-control", "max-age=5"),
+                    ("cache-control", "max-age=7"),
+                ],
+                Some(5),
+            ),
+            (&[("cache-control", "max-age=60"), ("age", "20")], Some(40)),
+            // Nothing is old by itself.
+            (&[("age", "20")], None),
+        ] {
+            let kept = keepable(&head(200, headers)).expect("keepable");
+            let found = kept.fresh_for.map(|time| time.as_secs());
+            assert_eq!(found, seconds, "{headers:?}");
         }
     }
 
@@ -198,7 +276,7 @@ mod tests {
                 ("x-model-version", "7"),
             ],
         );
-        let headers = keepable(&parts).expect("keepable");
+        let headers = keepable(&parts).expect("keepable").headers;
         let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["content-type", "x-model-version"]);

@@ -152,7 +152,7 @@ impl ResponseCache {
         let ttl = self.config.look().ttl;
         let age_max = wish.age_max.unwrap_or(ttl).min(ttl);
         match self.answers.get(&key) {
-            Some(answer) if answer.age() <= age_max => Found::Hit(answer),
+            Some(answer) if answer.age() <= age_max && answer.is_fresh() => Found::Hit(answer),
             _ => Found::Miss(recording()),
         }
     }

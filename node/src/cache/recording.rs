@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, response};
+use http::{StatusCode, response};
 
 use super::ResponseCache;
-use super::answer::{Answer, keepable};
+use super::answer::{Answer, Keepable, keepable};
 use super::key::CacheKey;
 
 /// What a piece costs besides its bytes.
@@ -23,7 +23,7 @@ const SHARED_FROM_BYTES: usize = 16 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Kept,
-    /// Its head says that it is for this client only, or it is an error.
+    /// Its head says that it is for this client only, or for now, or it is an error.
     Refused,
     /// It is longer than `cache.entry_bytes`.
     TooLong,
@@ -63,7 +63,7 @@ pub struct Recording {
     cache: Arc<ResponseCache>,
     key: CacheKey,
     tenant: Box<[u8]>,
-    headers: Option<HeaderMap>,
+    head: Option<Keepable>,
     pieces: Vec<Bytes>,
     bytes: u64,
     /// None while it may still be kept.
@@ -76,7 +76,7 @@ impl Recording {
             cache,
             key,
             tenant,
-            headers: None,
+            head: None,
             pieces: Vec::new(),
             bytes: 0,
             fate: None,
@@ -85,8 +85,8 @@ impl Recording {
 
     /// The answer begins with this head.
     pub fn begin(&mut self, head: &response::Parts) {
-        self.headers = keepable(head);
-        if self.headers.is_some() {
+        self.head = keepable(head);
+        if self.head.is_some() {
             return;
         }
         // An error is no newer answer.
@@ -121,11 +121,11 @@ impl Recording {
 
     /// The answer was whole.
     pub fn keep(mut self) {
-        let Some(headers) = self.headers.take().filter(|_| self.fate.is_none()) else {
+        let Some(head) = self.head.take().filter(|_| self.fate.is_none()) else {
             return;
         };
         let tenant = std::mem::take(&mut self.tenant);
-        let answer = Answer::new(headers, &self.pieces, tenant);
+        let answer = Answer::new(head, &self.pieces, tenant);
         let fate = answer.map_or(Fate::Unfinished, |answer| {
             self.cache.insert(self.key, answer)
         });

@@ -106,6 +106,38 @@ async fn an_answer_is_given_until_it_is_too_old() {
     assert!(!is_hit(&ask(&cache, 1)));
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_given_for_as_long_as_its_worker_says() {
+    let cache = cache(|config| config.ttl = Duration::from_secs(60));
+    let keep_with = |control: &'static str, prompt| {
+        let mut recording = missed(ask(&cache, prompt));
+        let mut head = head();
+        let control = header::HeaderValue::from_static(control);
+        head.headers.insert(header::CACHE_CONTROL, control);
+        recording.begin(&head);
+        recording.add(&BODY);
+        recording.keep();
+    };
+    keep_with("max-age=10", 1);
+    keep_with("max-age=10, s-maxage=20", 2);
+    keep_with("max-age=3600", 3);
+    keep_with("no-cache", 4);
+    for (waited, given) in [
+        (0, &[1, 2, 3][..]),
+        (9, &[1, 2, 3]),
+        (1, &[2, 3]),
+        (10, &[3]),
+        (40, &[3]),
+        (1, &[]),
+    ] {
+        tokio::time::advance(Duration::from_secs(waited)).await;
+        let hits: Vec<_> = (1..5)
+            .filter(|prompt| is_hit(&ask(&cache, *prompt)))
+            .collect();
+        assert_eq!(hits, given, "{waited}");
+    }
+}
+
 #[tokio::test]
 async fn what_clients_ask_for_is_done() {
     let cache = cache(|_| ());
