@@ -394,6 +394,16 @@ async fn a_response_is_read_and_cancelled_while_every_place_is_taken() {
         let answer = http1::exchange(house.data(), method, path, &[], b"");
         let answer = timeout(LIMIT, answer).await.expect("it waits for a place");
         assert_eq!(answer.head.status, status, "{method}: {}", answer.text());
+        let log = house.workers[0].log();
+        let seen = log.iter().find(|entry| entry.path == *path).expect("asked");
+        let is_length = |(name, _): &&(String, String)| name.eq_ignore_ascii_case("content-length");
+        let length = seen.headers.iter().find(is_length);
+        let length = length.map(|(_, value)| value.as_str());
+        assert_eq!(
+            length,
+            (method == "POST").then_some("0"),
+            "{method} without a body"
+        );
     }
     held.leave(false);
     house.close().await;

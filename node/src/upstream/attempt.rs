@@ -32,9 +32,9 @@ use crate::lag::{LISTEN_FIRST, overslept};
 const HELD_ANSWER_BYTES_MAX: u64 = 64 * 1024;
 /// Longest error body, in bytes, that is kept to be passed on when all attempts fail.
 const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
-/// What a worker may do to a stream's bytes: nothing, whatever its client takes, for events are read on their way. The
-/// error in a compressed one would pass for a token, and one that was refused would not be tried elsewhere.
-const PLAIN: HeaderValue = HeaderValue::from_static("identity");
+/// What a worker may do to the bytes of an answer that is read here: nothing, whatever its client takes. The error in a
+/// compressed event would pass for a token, and a stream that was refused would not be tried elsewhere.
+pub const PLAIN: HeaderValue = HeaderValue::from_static("identity");
 /// A connection that was at rest and ends within this time may have been closed before the request came there. Longer
 /// than a packet's way and back; later, the worker had it.
 const CLOSED_MEANWHILE: Duration = Duration::from_secs(1);
@@ -407,11 +407,16 @@ fn request_for<'a>(worker: &Worker, outgoing: &'a Outgoing) -> WorkerRequest<'a>
             Some((header::HOST, address.host.clone())),
             key.map(|key| (header::AUTHORIZATION, key)),
             address.rank().map(|rank| (RANK, rank.into())),
-            (length > 0).then(|| (header::CONTENT_LENGTH, length.into())),
+            says_length(&outgoing.method, length).then(|| (header::CONTENT_LENGTH, length.into())),
             outgoing.stream.then_some((header::ACCEPT_ENCODING, PLAIN)),
         ],
         body,
     }
+}
+
+/// Of a request without a body only where its method means one (RFC 9110, section 8.6): servers refuse it as 411 else.
+fn says_length(method: &Method, length: u64) -> bool {
+    length > 0 || matches!(*method, Method::POST | Method::PUT | Method::PATCH)
 }
 
 /// Whether events can be read in it: compressed ones pass like any other answer.

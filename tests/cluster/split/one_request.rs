@@ -62,6 +62,7 @@ async fn id_credentials_and_trace_of_the_client_are_on_both_legs() {
     let headers = [
         ("x-request-id", "the-clients-id"),
         ("authorization", "Bearer the-clients-key"),
+        ("accept-encoding", "gzip"),
         ("traceparent", &*trace),
     ];
     let answer = scene.ask_with(0, CHATS, &headers, &one_chat()).await.good();
@@ -78,6 +79,9 @@ async fn id_credentials_and_trace_of_the_client_are_on_both_legs() {
         parents.push(parent.split('-').nth(2).expect("a span").to_owned());
     }
     assert_ne!(parents[0], parents[1], "each leg is a span of its own");
+    // The replica reads the one answer, and its client the other.
+    let takes = [&prefill, &decode].map(|leg| header(leg, "accept-encoding"));
+    assert_eq!(takes, [Some("identity"), Some("gzip")]);
     let (spans, _) = eventually(LIMIT, "spans of both legs", async || {
         let spans = collector.spans();
         let known = |parent: &String| spans.iter().any(|span| hex(&span.span_id) == *parent);

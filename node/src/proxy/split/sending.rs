@@ -9,6 +9,7 @@ use bytes::Bytes;
 use grapevine_placement::AttemptOutcome;
 use grapevine_transfer::body::{self, Form};
 use grapevine_transfer::{Begin, Ids, Leg};
+use http::header;
 use tokio::time::{Instant, timeout};
 
 use super::computed::Computed;
@@ -21,7 +22,7 @@ use crate::proxy::record::Record;
 use crate::proxy::retry::Attempt;
 use crate::proxy::stages::placed::{Sent, Terms};
 use crate::upstream::Worker;
-use crate::upstream::attempt::Outgoing;
+use crate::upstream::attempt::{Outgoing, PLAIN};
 use crate::upstream::failure::Failure;
 use crate::upstream::patience::WaitsFor;
 
@@ -208,6 +209,7 @@ impl ToPair<'_> {
         // yet of the prompt, its first event does.
         let stream = !leg.one_token && self.asked.outgoing().stream;
         let mut outgoing = legs::outgoing(self.asked, body, leg, stream);
+        outgoing.headers.insert(header::ACCEPT_ENCODING, PLAIN);
         self.record.propagate_prefill(&mut outgoing.headers);
         Ok(outgoing)
     }
