@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::task::Poll;
 
 use grapevine_testbed::fake_worker::Rule;
-use grapevine_tests::chat::{self, chat, paced, streamed};
+use grapevine_tests::chat::{self, MODEL, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::wait::{LIMIT, eventually};
 use grapevine_tests::{http1, invariants};
@@ -18,6 +18,7 @@ use tokio::time::{Duration, timeout};
 
 use crate::house::{House, quick};
 use crate::leaving::{PROMISED, unix_now};
+use crate::odd_workers::raw_worker;
 use crate::slow_reader;
 
 pub(crate) fn client() -> Client {
@@ -125,6 +126,43 @@ async fn the_head_alone_is_that_of_the_whole_answer() {
     }
     connection.abort();
     house.close().await;
+}
+
+/// Trailers are held to what holds for heads; what is for one hop would end the stream with an error.
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_of_a_worker_pass_as_headers_do() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n";
+    let own = "connection: close, x-hop\r\nx-hop: 1\r\nkeep-alive: 1\r\nx-grapevine-worker: w\r\n\
+        access-control-allow-origin: *\r\n";
+    for (kept, expected) in [("x-sum: 1\r\n", Some("1")), ("", None)] {
+        let answer: &'static str = format!("{head}{own}{kept}\r\n").leak();
+        let (worker, _serving) = raw_worker(answer).await;
+        let plan = Plan::default().worker(&worker, &[MODEL]);
+        let house = House::with(plan, Vec::new()).await;
+        let socket = TcpStream::connect(house.data()).await.expect("accepted");
+        let (mut requests, connection) = h2::client::handshake(socket).await.expect("HTTP/2");
+        let connection = tokio::spawn(connection);
+        let url = format!("http://{}/v1/chat/completions", house.data());
+        let head = Request::post(url).header("content-type", "application/json");
+        let head = head.body(()).expect("a head");
+        let (answer, mut body) = requests.send_request(head, false).expect("a stream");
+        let chat = chat("with trailers", 1).to_string();
+        body.send_data(chat.into(), true).expect("taken");
+        let mut answer = answer.await.expect("an answer");
+        let mut data = Vec::new();
+        while let Some(piece) = answer.body_mut().data().await {
+            data.extend_from_slice(&piece.expect("whole"));
+        }
+        assert_eq!(data, b"{}");
+        let trailers = answer.body_mut().trailers().await.expect("a good end");
+        let trailers = trailers.unwrap_or_default();
+        let sum = trailers.get("x-sum").map(|sum| sum.to_str().expect("text"));
+        assert_eq!(
+            (trailers.len(), sum),
+            (usize::from(expected.is_some()), expected)
+        );
+        connection.abort();
+    }
 }
 
 /// The limits are those of HTTP/1, and who is above them hears which.

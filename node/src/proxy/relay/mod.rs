@@ -17,12 +17,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use grapevine_placement::AttemptOutcome;
+use http::HeaderMap;
 use http_body::Frame;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use self::held_back::HeldBack;
 use crate::api::error::{ApiError, ErrorKind};
 use crate::http::client_io::Gone;
+use crate::http::headers;
 use crate::http::sse::{self, Scan};
 use crate::http::tail::Tail;
 use crate::lag::{LISTEN_FIRST, overslept};
@@ -191,14 +193,16 @@ impl Relay {
                     let is_last = self.body.is_end_stream();
                     let (data, trailers) = match frame.into_data() {
                         Ok(data) => (self.pass_whole(data, is_last), None),
-                        Err(trailers) => (self.pass_rest(), Some(trailers)),
+                        Err(frame) => (self.pass_rest(), passing(frame)),
                     };
                     if is_last {
                         self.finish();
                     }
                     // Behind half an event, which no engine sends, they are left out.
                     match trailers.filter(|_| data.is_empty()) {
-                        Some(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                        Some(trailers) => {
+                            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+                        }
                         None => data,
                     }
                 }
@@ -464,6 +468,13 @@ impl Relay {
         };
         self.in_flight.end(verdict);
     }
+}
+
+/// What a client may see of an answer's trailers, which is held to what holds for its head; none where nothing is left.
+fn passing(trailers: Frame<Bytes>) -> Option<HeaderMap> {
+    let mut trailers = trailers.into_trailers().ok()?;
+    headers::clean_response(&mut trailers);
+    Some(trailers).filter(|trailers| !trailers.is_empty())
 }
 
 impl Drop for Relay {
