@@ -9,7 +9,7 @@ use http_body::Frame;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, Full};
 use prometheus_client::registry::Registry;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -244,6 +244,74 @@ async fn a_client_that_waits_for_leave_gets_it_when_its_body_is_read() {
     let refused = heard(&[head.as_bytes()], |_| async { Ok(text("no")) }).await;
     let last = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno";
     assert_eq!(refused, last);
+}
+
+/// A stream that passes nothing on before it is flushed, which it is not the first time.
+struct Buffered {
+    io: DuplexStream,
+    written: Vec<u8>,
+    flushes: u32,
+}
+
+impl AsyncRead for Buffered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Buffered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.written.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.flushes += 1;
+        if self.flushes == 1 {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let written = std::mem::take(&mut self.written);
+        let sent = Pin::new(&mut self.io).poll_write(cx, &written);
+        sent.map_ok(|sent| assert_eq!(sent, written.len(), "there is room"))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leave_to_send_a_body_comes_also_where_it_cannot_go_out_at_once() {
+    let head = "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n";
+    let (mut client, io) = duplex(4096);
+    let (written, flushes) = (Vec::new(), 0);
+    let wire = Wire::shared(
+        Buffered {
+            io,
+            written,
+            flushes,
+        },
+        LIMITS,
+    );
+    let task = tokio::spawn(async move {
+        let refusals = RefusalMetrics::register(&mut Registry::default());
+        serve(&wire, WAITS, &refusals, echo).await.map(|_| ())
+    });
+    client.write_all(head.as_bytes()).await.expect("room");
+    let mut leave = [0; 25];
+    let heard = tokio::time::timeout(Duration::from_secs(1), client.read_exact(&mut leave)).await;
+    heard.expect("it is flushed").expect("leave");
+    assert_eq!(&leave, b"HTTP/1.1 100 Continue\r\n\r\n");
+    task.abort();
 }
 
 /// A body that breaks off behind its first part.

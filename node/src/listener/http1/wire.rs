@@ -47,6 +47,8 @@ pub struct Wire<Io> {
     requests: u64,
     /// What is left to be said to a client that waits for leave to send its body.
     continues: &'static [u8],
+    /// It is said, and may still lie in a buffer.
+    must_flush: bool,
     is_leaving: bool,
     /// Its place is wanted for another client: while it leaves, it waits for no first request.
     is_in_the_way: bool,
@@ -80,6 +82,7 @@ impl<Io> Wire<Io> {
             reading: Reading::Head(None),
             requests: 0,
             continues: &[],
+            must_flush: false,
             is_leaving: false,
             is_in_the_way: false,
             is_open_ended: false,
@@ -212,17 +215,19 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Wire<Io> {
 
     /// Asks for the body where the client waits to be asked.
     fn poll_continue(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.continues.is_empty() {
-            return Poll::Ready(Ok(()));
-        }
         while !self.continues.is_empty() {
             let written = ready!(Pin::new(&mut self.io).poll_write(cx, self.continues))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.continues = &self.continues[written..];
+            self.must_flush = true;
         }
-        Pin::new(&mut self.io).poll_flush(cx)
+        if self.must_flush {
+            ready!(Pin::new(&mut self.io).poll_flush(cx))?;
+            self.must_flush = false;
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// The next bytes of the body in progress, as they come.
