@@ -48,6 +48,7 @@ async fn what_is_no_answer_is_a_502_or_another_workers_answer() {
                 ..Fault::default()
             },
         ),
+        ("a status without a meaning", canned(600, &[])),
         (
             "another protocol",
             canned(101, &[("connection", "upgrade"), ("upgrade", "websocket")]),
@@ -117,6 +118,51 @@ async fn breaking_worker() -> (String, JoinSet<()>) {
         }
     });
     (url, serving)
+}
+
+/// A worker that answers checks, and breaks off in the middle of each short answer in chunks.
+async fn curt_worker() -> (String, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let checked = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+    let half = "HTTP/1.1 200 OK\r\ncontent-type: Application/JSON\r\ntransfer-encoding: chunked\r\n\r\n7\r\n{\"id\":1\r\n";
+    let mut serving = JoinSet::new();
+    serving.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut read = vec![0; 16 << 10];
+            if let Ok(1..) = stream.read(&mut read).await {
+                let answer = if read.starts_with(b"GET") {
+                    checked
+                } else {
+                    half
+                };
+                // The router may have left.
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        }
+    });
+    (url, serving)
+}
+
+/// Nothing of a short JSON answer is of use without its end, so nothing of it is passed on before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_answer_in_chunks_that_breaks_off_is_another_workers() {
+    let (url, _serving) = curt_worker().await;
+    let plan = Plan::default().worker(&url, &[MODEL]);
+    let plan = plan
+        .set("health.interval", "\"1h\"")
+        .set("breaker.enabled", "false");
+    let house = House::of(plan, vec![quick()]).await;
+    // As good as surely one of them is for the curt one.
+    for chat in chat::distinct(48) {
+        let answer = http1::post(house.data(), CHATS, &chat).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        let whole: Value = answer.json();
+        assert!(whole["choices"].is_array(), "{whole}");
+    }
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let closed = metrics.sum("grapevine_attempts_total", "result=\"closed\"");
+    assert!(closed >= 1.0, "the curt one was asked");
 }
 
 /// A client of HTTP/1.0 takes the end of the connection for that of the answer, so the connection must be reset.
@@ -459,7 +505,7 @@ async fn a_compressed_stream_passes_unopened() {
     house.close().await;
 }
 
-/// A refusal whose length is not in its head is relayed, and counts as the same one with a length does.
+/// A refusal whose length is not in its head counts as the same one with a length does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_of_unknown_length_is_no_success() {
     let refusal = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n\

@@ -161,9 +161,9 @@ async fn a_frozen_worker_is_left_by_plain_answers() {
     house.close().await;
 }
 
-/// A long one, and one whose length nobody says: neither is kept, and the counts stand at the end.
+/// A long one is not kept, and the counts stand at its end; nor has one in chunks a length that its head says.
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_of_an_answer_that_is_relayed_are_counted() {
+async fn tokens_of_a_long_answer_and_of_one_in_chunks_are_counted() {
     const PATH: &str = "/v1/embeddings";
     let body = json!({ "model": MODEL, "input": "a text" });
     let prompt_tokens = async |house: &House| {

@@ -252,6 +252,7 @@ impl Finder {
             body: WorkerBody::unchanged(bytes::Bytes::new()),
             stream: false,
             repeatable: true,
+            one_value: false,
             upgrade: None,
         });
         let connect = timeouts.connect;

@@ -3,8 +3,9 @@
 //! A 200 head from vLLM proves nothing: a stream's head leaves before admission, and an overloaded worker
 //! refuses a stream as 200 + an error event. So a stream is held until its first `data:` event (of `/v1/responses` the
 //! first that vLLM sends once its engine has the request), a short plain answer until its end, and a long one until its
-//! first bytes; up to there everything can still be tried on another worker. Nothing here decides about retries: `retry`
-//! does. What can go wrong is in `failure`, how long is waited in `patience`.
+//! first bytes; up to there everything can still be tried on another worker. Whether an answer in chunks is a short one
+//! shows while it comes, so that is waited for where its beginning is of no use alone: a JSON value. Nothing here decides
+//! about retries: `retry` does. What can go wrong is in `failure`, how long is waited in `patience`.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -23,13 +24,15 @@ use super::failure::{head_of_refused, is_about_request, says_no_such_rank};
 use super::patience::{Known, Next, Patience};
 use super::worker::Worker;
 use crate::http::handshake;
-use crate::http::headers::RANK;
+use crate::http::headers::{EVENT_STREAM, JSON, RANK, is_of_type};
 use crate::http::sse::{self, FirstEvent};
 use crate::http::worker_body::WorkerBody;
 use crate::lag::{LISTEN_FIRST, overslept};
 
 /// Longest plain answer, in bytes, that is read to its end before the head goes out. Longer ones are relayed.
-const HELD_ANSWER_BYTES_MAX: u64 = 64 * 1024;
+const HELD_ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// The highest status that HTTP has a meaning for (RFC 9110, section 15).
+const STATUS_MAX: u16 = 599;
 /// Longest error body, in bytes, that is kept to be passed on when all attempts fail.
 const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
 /// What a worker may do to the bytes of an answer that is read here: nothing, whatever its client takes. The error in a
@@ -58,6 +61,8 @@ pub struct Outgoing {
     pub upgrade: Option<HeaderValue>,
     /// May a worker see it twice? A completion costs compute and no more; an unknown path may store something.
     pub repeatable: bool,
+    /// An answer in JSON is one value that an engine computes: nobody reads it before its end.
+    pub one_value: bool,
 }
 
 /// Limits of one attempt.
@@ -336,6 +341,9 @@ async fn judge(
         // 101: hyper passes over all others. The client did not ask for this protocol, so it gets no tunnel.
         return Err(Failure::Malformed("it switched protocols unasked".into()));
     }
+    if parts.status.as_u16() > STATUS_MAX {
+        return Err(Failure::Malformed("its status has no meaning".into()));
+    }
     if is_retryable(parts.status) {
         let bytes = read_error_body(&mut connection, &mut body).await;
         rest(worker, connection, &body);
@@ -344,10 +352,22 @@ async fn judge(
     if outgoing.stream && parts.status == StatusCode::OK && is_event_stream(&parts.headers) {
         return hold_stream(worker, connection, parts, body, limits.held_bytes).await;
     }
-    match body.length() {
-        Some(length) if length <= HELD_ANSWER_BYTES_MAX => {
-            let came = || heard.now(&limits.patience);
-            let bytes = read_whole(&mut connection, &mut body, came).await?;
+    let events = is_event_stream(&parts.headers);
+    let may_be_short = match body.length() {
+        Some(length) => length <= HELD_ANSWER_BYTES_MAX as u64,
+        None => outgoing.one_value && !outgoing.stream && is_of_type(&parts.headers, JSON),
+    };
+    // A long answer has its id near its beginning; an event that was not asked for may take its time.
+    let held = if may_be_short {
+        let came = || heard.now(&limits.patience);
+        read_held(&mut connection, &mut body, came).await?
+    } else if events {
+        Held::Beginning(Bytes::new())
+    } else {
+        first_data(&mut connection, &mut body).await?
+    };
+    match held {
+        Held::Whole(bytes) => {
             rest(worker, connection, &body);
             if parts.status == StatusCode::BAD_REQUEST
                 && let Some(rank) = worker.address.rank()
@@ -357,42 +377,36 @@ async fn judge(
             }
             Ok(Answer::Whole(parts, bytes))
         }
-        _ => {
-            let events = is_event_stream(&parts.headers);
-            // A long answer has its id near its beginning; an event that was not asked for may take its time.
-            let held = match events {
-                true => Some(Bytes::new()),
-                false => first_data(&mut connection, &mut body).await?,
-            };
-            let Some(held) = held else {
-                rest(worker, connection, &body);
-                return Ok(Answer::Whole(parts, Bytes::new()));
-            };
-            Ok(Answer::Begun(Box::new(Begun {
-                parts,
-                held,
-                body,
-                connection,
-                events,
-                judged: !events,
-            })))
-        }
+        Held::Beginning(held) => Ok(Answer::Begun(Box::new(Begun {
+            parts,
+            held,
+            body,
+            connection,
+            events,
+            judged: !events,
+        }))),
     }
 }
 
-/// The first bytes of a body; none where it ends without any.
-async fn first_data(
-    connection: &mut Connection,
-    body: &mut AnswerBody,
-) -> Result<Option<Bytes>, Failure> {
+/// What was read of a plain answer's body before its head goes out.
+#[derive(Debug)]
+enum Held {
+    /// All of it.
+    Whole(Bytes),
+    /// More is to come.
+    Beginning(Bytes),
+}
+
+/// The first bytes of a body.
+async fn first_data(connection: &mut Connection, body: &mut AnswerBody) -> Result<Held, Failure> {
     while let Some(frame) = poll_fn(|cx| connection.poll_frame(body, cx)).await {
         if let Ok(data) = frame.map_err(Failure::of_broken)?.into_data()
             && !data.is_empty()
         {
-            return Ok(Some(data));
+            return Ok(Held::Beginning(data));
         }
     }
-    Ok(None)
+    Ok(Held::Whole(Bytes::new()))
 }
 
 fn request_for<'a>(worker: &Worker, outgoing: &'a Outgoing) -> WorkerRequest<'a> {
@@ -421,9 +435,8 @@ fn says_length(method: &Method, length: u64) -> bool {
 
 /// Whether events can be read in it: compressed ones pass like any other answer.
 fn is_event_stream(headers: &HeaderMap) -> bool {
-    let starts_with = |value: &HeaderValue| value.as_bytes().starts_with(b"text/event-stream");
     let is_coded = |value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
-    headers.get(header::CONTENT_TYPE).is_some_and(starts_with)
+    is_of_type(headers, EVENT_STREAM)
         && !headers.get(header::CONTENT_ENCODING).is_some_and(is_coded)
 }
 
@@ -508,11 +521,12 @@ fn error_status(json: &[u8]) -> StatusCode {
         .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-async fn read_whole(
+/// A body to its end, or until it is longer than what is held.
+async fn read_held(
     connection: &mut Connection,
     body: &mut AnswerBody,
     came: impl Fn(),
-) -> Result<Bytes, Failure> {
+) -> Result<Held, Failure> {
     let mut first = Bytes::new();
     let mut more = BytesMut::new();
     while let Some(frame) = poll_fn(|cx| connection.poll_frame(body, cx)).await {
@@ -528,12 +542,19 @@ async fn read_whole(
             }
             more.extend_from_slice(&data);
         }
+        if first.len().max(more.len()) > HELD_ANSWER_BYTES_MAX {
+            return Ok(Held::Beginning(one_of(first, more)));
+        }
     }
-    Ok(if more.is_empty() {
-        first
-    } else {
-        more.freeze()
-    })
+    Ok(Held::Whole(one_of(first, more)))
+}
+
+/// What was read: `more` begins with `first`, if there was more.
+fn one_of(first: Bytes, more: BytesMut) -> Bytes {
+    match more.is_empty() {
+        true => first,
+        false => more.freeze(),
+    }
 }
 
 /// An error's body as far as it fits and arrives; what is missing is not worth another failure.
@@ -563,6 +584,25 @@ fn rest(worker: &Worker, mut connection: Connection, body: &AnswerBody) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stream_of_events_is_known_however_its_type_is_written() {
+        for (kind, coding, expected) in [
+            ("text/event-stream", None, true),
+            ("Text/Event-Stream; charset=utf-8", None, true),
+            ("text/event-stream ;x=1", Some("Identity"), true),
+            ("text/event-stream", Some("gzip"), false),
+            ("text/event-streams", None, false),
+            ("application/json", None, false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+            if let Some(coding) = coding {
+                headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding));
+            }
+            assert_eq!(is_event_stream(&headers), expected, "{kind} {coding:?}");
+        }
+    }
 
     #[test]
     fn error_events_name_their_status() {

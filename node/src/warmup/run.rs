@@ -360,6 +360,7 @@ impl WarmUps {
             upgrade: None,
             stream: false,
             repeatable: true,
+            one_value: true,
         }
     }
 

@@ -291,6 +291,7 @@ impl Asked {
             stream: true,
             upgrade: None,
             repeatable: true,
+            one_value: false,
         }
     }
 

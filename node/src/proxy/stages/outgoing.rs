@@ -32,5 +32,6 @@ pub(super) fn outgoing(head: Parts, body: WorkerBody, id: &HeaderValue, has_key:
         stream: false,
         upgrade: None,
         repeatable: false,
+        one_value: false,
     }
 }

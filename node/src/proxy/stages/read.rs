@@ -219,6 +219,7 @@ impl Read {
         let outgoing = Outgoing {
             repeatable: endpoint.traits().repeatable || head.method == Method::GET,
             stream: query.stream,
+            one_value: endpoint.traits().computes,
             ..outgoing(head, sent, record.request_id(), key.is_some())
         };
         if let Some(id) = &query.response {
