@@ -468,7 +468,8 @@ impl Proxy {
             let halves = Arc::clone(halves);
             let mut plan = ToPair::new(asked, dispatch, record, halves, form);
             // On the heap: a request that goes to one worker must not have the room that two legs need.
-            return Ok(Box::pin(retry::run(&mut plan, &policy)).await);
+            let ended = Box::pin(retry::run(&mut plan, &policy)).await;
+            return Ok(ended.map_err(|exhausted| plan.says(exhausted)));
         }
         if let Some(Way::One(why)) = way {
             record.goes(why);

@@ -90,39 +90,33 @@ impl Reach {
     /// The shortest time for which usable workers want to be left alone; `None` as soon as one asks for nothing, or one
     /// of each half where a pair could have it.
     pub(super) fn shortest_pause(&self) -> Option<Duration> {
-        let own = shortest_pause_of(self.members());
+        self.shortest(shortest_pause_of)
+    }
+
+    /// The shortest time for which a breaker lets no request pass, or a worker wants to be left alone, where none that is
+    /// left is usable; of a half, where a pair could have it.
+    pub(super) fn shortest_rest(&self) -> Option<Duration> {
+        self.shortest(shortest_rest_of)
+    }
+
+    /// The shortest time of its workers, given that of some.
+    fn shortest(
+        &self,
+        of: fn(&mut dyn Iterator<Item = &PoolMember>) -> Option<Duration>,
+    ) -> Option<Duration> {
+        let own = of(&mut self.members());
         let (Some(tried), Some(halves)) = (&self.but_prefill, self.pool.halves()) else {
             return own;
         };
         let prefill = halves.prefill.members().iter().enumerate();
         let prefill = prefill.filter(|(index, _)| tried.binary_search(index).is_err());
-        let prefill = shortest_pause_of(prefill.map(|(_, member)| member));
+        let prefill = of(&mut prefill.map(|(_, member)| member));
         if self.pool.role() != Role::Any {
             return own.max(prefill);
         }
         // One worker or two.
-        let pair = shortest_pause_of(halves.decode.members().iter()).max(prefill);
+        let pair = of(&mut halves.decode.members().iter()).max(prefill);
         own.and_then(|own| Some(own.min(pair?)))
-    }
-
-    /// The shortest time for which a breaker lets no request pass, or a worker wants to be left alone, where none that is
-    /// left is usable.
-    pub(super) fn shortest_rest(&self) -> Option<Duration> {
-        let mut shortest: Option<Duration> = None;
-        for member in self.members().filter(|member| !member.draining) {
-            let look = member.worker.health.look();
-            if look.is_usable {
-                return None;
-            }
-            // One that is unreachable is asked as the last resort, whatever its breaker says, but not while it wants to be
-            // left alone: it may have said so since.
-            let holds = look.is_resting && !look.is_unreachable;
-            let rest = holds.then(|| member.worker.health.shut_for());
-            if let Some(rest) = rest.max(member.worker.pause()) {
-                shortest = Some(shortest.map_or(rest, |before| before.min(rest)));
-            }
-        }
-        shortest
     }
 
     fn members(&self) -> impl Iterator<Item = &PoolMember> {
@@ -133,10 +127,29 @@ impl Reach {
 }
 
 /// The shortest time that a usable one of these wants to be left alone; `None` as soon as one asks for nothing.
-fn shortest_pause_of<'a>(members: impl Iterator<Item = &'a PoolMember>) -> Option<Duration> {
+fn shortest_pause_of(members: &mut dyn Iterator<Item = &PoolMember>) -> Option<Duration> {
     members
         .filter(|member| !member.draining && member.worker.health.is_usable())
         .map(|member| member.worker.pause().unwrap_or_default())
         .min()
         .filter(|pause| !pause.is_zero())
+}
+
+/// The shortest time until one of these may be asked; `None` as soon as one is usable.
+fn shortest_rest_of(members: &mut dyn Iterator<Item = &PoolMember>) -> Option<Duration> {
+    let mut shortest: Option<Duration> = None;
+    for member in members.filter(|member| !member.draining) {
+        let look = member.worker.health.look();
+        if look.is_usable {
+            return None;
+        }
+        // One that is unreachable is asked as the last resort, whatever its breaker says, but not while it wants to be
+        // left alone: it may have said so since.
+        let holds = look.is_resting && !look.is_unreachable;
+        let rest = holds.then(|| member.worker.health.shut_for());
+        if let Some(rest) = rest.max(member.worker.pause()) {
+            shortest = Some(shortest.map_or(rest, |before| before.min(rest)));
+        }
+    }
+    shortest
 }

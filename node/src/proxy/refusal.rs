@@ -196,11 +196,14 @@ fn say_when(response: &mut Response<ResponseBody>, again: Option<Duration>) {
 mod tests {
     use std::sync::Arc;
 
+    use grapevine_gossip::worker::Role;
     use grapevine_placement::ClusterSettings;
     use tokio::time::Instant;
 
     use super::*;
+    use crate::alone::{Alone, worker_with};
     use crate::cluster::pool_for_tests;
+    use crate::config::KvEventsConfig;
     use crate::proxy::own_words::shutting_down;
     use crate::upstream::failure::tests::{all, status};
 
@@ -402,6 +405,40 @@ mod tests {
         assert_eq!(after(&[1]), Some(1), "one is well");
         let rest = pool.members()[0].worker.health.shut_for().as_secs_f64();
         assert_eq!(after(&[1, 2]), Some(rest.ceil() as u64));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_for_a_pair_is_told_the_time_of_the_half_that_is_missing() {
+        let member = |id, role| worker_with(id, "m", |raw| raw.role = role);
+        let workers = [
+            member("d0", Role::Decode),
+            member("p0", Role::Prefill),
+            member("p1", Role::Prefill),
+        ];
+        let settings = ClusterSettings::default();
+        let house = Alone::of(settings, "r1", workers, &KvEventsConfig::default(), 3);
+        let pool = house.cluster.fleet().pool("m").expect("it is served");
+        let halves = Arc::clone(pool.halves().expect("both are there"));
+        let after = |reach: Reach| {
+            let unhealthy = Exhausted::Unplaced(NoWorker::Unhealthy);
+            shown(Refusal::of(unhealthy, reach)).2
+        };
+        let for_pair = || Reach::from(&pool).but_prefill(Vec::new());
+        let prefill = |index: usize| &halves.prefill.members()[index].worker.health;
+        let rest = |index| {
+            let left = prefill(index).shut_for().as_secs_f64();
+            Some(left.ceil() as u64)
+        };
+        prefill(0).eject();
+        assert_eq!(after(for_pair()), Some(1), "the other one is well");
+        assert_eq!(after(for_pair().but_prefill(vec![1])), rest(0));
+        prefill(1).eject();
+        assert_eq!(after(for_pair()), rest(0).min(rest(1)));
+        assert_eq!(
+            after(Reach::from(&pool)),
+            Some(1),
+            "no prompt is computed elsewhere"
+        );
     }
 
     #[tokio::test]

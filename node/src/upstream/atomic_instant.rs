@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// An instant, or none. Kept in whole milliseconds since its own creation.
+/// An instant, or none. Exact, so that two which were set to the same instant are equal.
 #[derive(Debug)]
 pub struct AtomicInstant {
     born: Instant,
-    /// Milliseconds since `born`, plus one; 0 is none.
+    /// Nanoseconds since `born`, plus one; 0 is none.
     at: AtomicU64,
 }
 
@@ -23,14 +23,14 @@ impl Default for AtomicInstant {
 }
 
 impl AtomicInstant {
-    /// The instant, if one is set; up to a millisecond earlier than it was set to.
+    /// The instant, if one is set; its own creation where it was set to an earlier one.
     pub fn get(&self) -> Option<Instant> {
         let at = self.at.load(Ordering::Relaxed);
-        (at > 0).then(|| self.born + Duration::from_millis(at - 1))
+        (at > 0).then(|| self.born + Duration::from_nanos(at - 1))
     }
 
     fn of(&self, at: Instant) -> u64 {
-        let since = at.saturating_duration_since(self.born).as_millis();
+        let since = at.saturating_duration_since(self.born).as_nanos();
         u64::try_from(since).map_or(u64::MAX, |since| since.saturating_add(1))
     }
 
@@ -66,19 +66,30 @@ mod tests {
         assert_eq!(instant.get(), None);
         let now = Instant::now();
         let second = Duration::from_secs(1);
-        let near = |wanted: Instant| {
-            let found = instant.get().expect("it is set");
-            found <= wanted && found + Duration::from_millis(1) > wanted
-        };
+        let is_at = |wanted: Instant| instant.get() == Some(wanted);
         instant.begin(now);
         instant.begin(now + second);
-        assert!(near(now));
+        assert!(is_at(now));
         instant.extend(now + second * 2);
         instant.extend(now + second);
-        assert!(near(now + second * 2));
+        assert!(is_at(now + second * 2));
         instant.clear();
         assert_eq!(instant.get(), None);
         instant.extend(now + second);
-        assert!(near(now + second));
+        assert!(is_at(now + second));
+    }
+
+    /// Which of two workers did something later is asked of the instants of both.
+    #[tokio::test(start_paused = true)]
+    async fn instants_that_are_set_at_once_are_equal_whenever_they_were_made() {
+        let pause = Duration::from_micros(300);
+        let first = AtomicInstant::default();
+        tokio::time::advance(pause).await;
+        let second = AtomicInstant::default();
+        tokio::time::advance(pause * 3).await;
+        let now = Instant::now();
+        first.extend(now);
+        second.extend(now);
+        assert_eq!((first.get(), second.get()), (Some(now), Some(now)));
     }
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use grapevine_testbed::fake_worker::{Drip, Fault, KvFault, Leg, SideChannelState};
+use grapevine_testbed::fake_worker::{Canned, Drip, Fault, KvFault, Leg, SideChannelState};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::wait::{LIMIT, eventually};
 use serde_json::Value;
@@ -149,6 +149,48 @@ async fn a_prefill_worker_that_was_suspected_wrongly_stays_in_use() {
     broken.clear_rules();
     let (prefill, _) = timed(&scene, 0, &chats[2]).await;
     assert_eq!(prefill, Some(suspected.url()), "its prompts are its own");
+}
+
+/// Where nobody else could take its prompts one failure proves nothing, whatever speaks against it. The client gets what
+/// the decode worker said.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_only_prefill_worker_stays_in_use_after_one_failure() {
+    let scene = scene(Plan::default(), 1, &halves(2, 1)).await;
+    let (suspected, other, decode) = (scene.prefill()[0], scene.prefill()[1], scene.decode()[0]);
+    let chats = scene.prompts_at(suspected).await;
+    let others = scene.prompts_at(other).await;
+    scene.ask(&chats[0]).await.good();
+    // The decode worker has fetched from another one since, which then leaves.
+    scene.ask(&others[0]).await.good();
+    let admin = scene.cluster.replicas[0].admin();
+    admin.remove(&other.url()).await;
+    eventually(LIMIT, "one is left", async || {
+        let explained = computes(&scene, 0, &others[1]).await;
+        (explained == Some(suspected.url()))
+            .then_some(())
+            .ok_or_else(|| format!("{explained:?}"))
+    })
+    .await;
+    let own_words = Canned {
+        status: 500,
+        headers: Vec::new(),
+        body: Some(r#"{"error":{"message":"of its own"}}"#.to_owned()),
+        repeat: 1,
+        gzip: false,
+    };
+    let fault = Fault {
+        reply: Some(own_words),
+        ..Fault::default()
+    };
+    next(decode, fault);
+    let answer = scene.ask(&chats[1]).await;
+    let said = answer.body["error"]["message"].as_str();
+    assert_eq!((answer.status(), said), (500, Some("of its own")));
+    for worker in [suspected, decode] {
+        let worker = admin.worker(&worker.url()).await;
+        assert_eq!(worker.verdict, "good", "{worker:?}");
+    }
+    scene.ask(&chats[2]).await.good();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,8 +12,10 @@ use tokio::time::Instant;
 use super::computed::Computed;
 use super::pair::{Failed, PlacedHalf, Tried, UnderWay};
 use super::plan::ToPair;
+use crate::cluster::Pool;
 use crate::http::sse;
 use crate::proxy::division::blame::{self, Fault};
+use crate::proxy::retry::Exhausted;
 use crate::proxy::stages::placed::Sent;
 use crate::upstream::Worker;
 use crate::upstream::failure::Failure;
@@ -89,6 +91,7 @@ impl ToPair<'_> {
             }
             if fault == Fault::Prefill {
                 // As behind any verdict: what moves is work that nobody does, and costs no budget.
+                self.unheard = Some(failure);
                 return Failure::WorkerBad;
             }
         } else {
@@ -132,10 +135,22 @@ impl ToPair<'_> {
             if fault == Fault::Prefill && is_sure {
                 pair.prefill.0.health.eject();
                 suspected = None;
+            } else if !has_another(&self.halves.prefill, pair.prefill.1) {
+                // All long prompts of the model would be refused for one failure, which may be the decode worker's own.
+                suspected = Some(Fault::Unknown);
             }
         }
         self.failed.push(Failed { pair, suspected });
         fault
+    }
+
+    /// What its client is told when all attempts are over: the words of a decode worker count, also where it was not to
+    /// blame.
+    pub(in crate::proxy) fn says(&mut self, exhausted: Exhausted) -> Exhausted {
+        match (exhausted, self.unheard.take()) {
+            (Exhausted::Failed(Failure::WorkerBad), Some(said)) => Exhausted::Failed(said),
+            (exhausted, _) => exhausted,
+        }
     }
 
     /// After a failure that is the decode worker's alone: what is computed may serve another one.
@@ -186,6 +201,13 @@ impl ToPair<'_> {
         decode.take_back(self.dispatch);
         forget(&mut self.tried.decode, decode.index);
     }
+}
+
+/// Whether another worker of a half than the one at this index can be used.
+fn has_another(half: &Pool, index: usize) -> bool {
+    let members = half.members().iter().enumerate();
+    let mut others = members.filter(|(at, member)| *at != index && !member.draining);
+    others.any(|(_, member)| member.worker.health.is_usable())
 }
 
 /// It may be chosen again.

@@ -49,6 +49,8 @@ pub(in crate::proxy) struct ToPair<'a> {
     lacking: Option<Role>,
     /// Pairs between which a transfer failed; at most one for each attempt.
     pub(super) failed: Vec<Failed>,
+    /// What the last decode worker said to which the prompt did not come by its prefill worker's fault.
+    pub(super) unheard: Option<Failure>,
 }
 
 /// A request on its worker, or on both.
@@ -84,6 +86,7 @@ impl<'a> ToPair<'a> {
             computed: None,
             lacking: None,
             failed: Vec::new(),
+            unheard: None,
         }
     }
 
