@@ -179,6 +179,8 @@ const ROWS: &[Row] = &[
 
 /// Longest id of a response, in bytes: what workers make, and a little more.
 pub const ID_BYTES_MAX: usize = 128;
+/// What stands in place of an id in paths of OpenAI's API and of vLLM's that are about no stored response.
+const NO_IDS: [&str; 3] = ["input_tokens", "compact", "render"];
 
 impl Row {
     fn is_at(&self, path: &str) -> bool {
@@ -189,7 +191,9 @@ impl Row {
             return false;
         };
         match after.strip_prefix("id}") {
-            Some(behind) => rest.strip_suffix(behind).is_some_and(is_id),
+            Some(behind) => rest
+                .strip_suffix(behind)
+                .is_some_and(|id| is_id(id) && !NO_IDS.contains(&id)),
             None => true,
         }
     }
@@ -351,7 +355,8 @@ mod tests {
                 "/v1/responses/resp_1/cancel",
                 Endpoint::Response,
             ),
-            (Method::GET, "/v1/responses/render", Endpoint::Response),
+            (Method::POST, "/v1/responses/render", Endpoint::Tokenize),
+            (Method::GET, "/v1/responses/compacted", Endpoint::Response),
             (Method::GET, "/version", Endpoint::Opened),
             (Method::POST, "/custom/a/b", Endpoint::Opened),
         ] {
@@ -367,6 +372,7 @@ mod tests {
             (Method::DELETE, "/v1/models/x", "GET, HEAD"),
             (Method::POST, "/v1/responses/resp_1", "GET, DELETE"),
             (Method::HEAD, "/v1/responses/resp_1", "GET, DELETE"),
+            (Method::GET, "/v1/responses/render", "POST"),
             (Method::DELETE, "/version", "GET"),
             (Method::CONNECT, "/anything", ""),
         ] {
@@ -395,6 +401,9 @@ mod tests {
             "/v1/responses/a%2fcancel",
             "/v1/responses/../../sleep",
             "/v1/responses/a/../cancel",
+            "/v1/responses/input_tokens",
+            "/v1/responses/compact",
+            "/v1/responses/compact/cancel",
             "/custom",
             "/custom/../sleep",
             "/custom/%2e%2e/sleep",

@@ -11,6 +11,7 @@ use memchr::memmem;
 
 use super::error::{ApiError, ErrorKind};
 use super::truth::is_true_word;
+use crate::http::headers::is_of_type;
 
 /// Most parts of an upload; Starlette, in front of vLLM, takes as many fields.
 const PARTS_MAX: u32 = 1_000;
@@ -25,14 +26,7 @@ const BLANKS: [char; 2] = [' ', '\t'];
 
 /// Is the body `multipart/form-data`, by its head?
 pub fn is_multipart(headers: &HeaderMap) -> bool {
-    let kind = headers
-        .get(header::CONTENT_TYPE)
-        .map(|kind| kind.as_bytes());
-    kind.is_some_and(|kind| {
-        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
-        kind.trim_ascii()
-            .eq_ignore_ascii_case(b"multipart/form-data")
-    })
+    is_of_type(headers, "multipart/form-data")
 }
 
 /// Looks for the fields of an upload that placement needs.
@@ -116,7 +110,8 @@ impl Scanner {
         self.advance(body)?;
         let rest = &body[self.at..];
         match self.state {
-            State::Ended if rest.is_empty() || rest == b"\r\n" => Ok(()),
+            // Nobody reads on there, and blank lines look like nothing else.
+            State::Ended if rest.iter().all(|byte| b" \t\r\n".contains(byte)) => Ok(()),
             State::Ended => Err(invalid("something follows the end of the multipart body")),
             _ => Err(invalid(
                 "the multipart body ends before its closing boundary",
@@ -128,6 +123,8 @@ impl Scanner {
     fn step(&mut self, body: &[u8]) -> Result<bool, ApiError> {
         let rest = &body[self.at..];
         match self.state {
+            // Readers skip blank lines here, as of a client that ends each line before it writes the next.
+            State::Start if rest.starts_with(b"\r\n") => self.at += 2,
             State::Start => {
                 let first = &self.delimiter[2..];
                 if rest.len() < first.len() {
@@ -221,13 +218,18 @@ fn boundary_of(headers: &HeaderMap) -> Option<&[u8]> {
     let mut found = None;
     for (name, value) in parameters(kind.split_once(';')?.1)? {
         if name.eq_ignore_ascii_case("boundary") {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=?".contains(&byte);
-            let good = (1..=BOUNDARY_BYTES_MAX).contains(&value.len()) && value.bytes().all(plain);
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(&byte);
+            let good = (1..=BOUNDARY_BYTES_MAX).contains(&value.len())
+                && value.bytes().all(plain)
+                && value.trim_matches(BLANKS) == value;
             if !good || found.replace(value.as_bytes()).is_some() {
                 return None;
             }
-        } else if !name.eq_ignore_ascii_case("charset") || !value.eq_ignore_ascii_case("utf-8") {
-            // Some readers decode the fields by the charset; what readers do with all other parameters is not known.
+        } else if name.contains('*')
+            || name.eq_ignore_ascii_case("charset") && !value.eq_ignore_ascii_case("utf-8")
+        {
+            // Some readers put a boundary together of such parameters, and some decode the fields by the charset. No other
+            // parameter has a meaning here (RFC 7578, section 8).
             return None;
         }
     }

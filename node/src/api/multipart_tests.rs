@@ -47,10 +47,16 @@ fn ordinary() -> String {
     ])
 }
 
+fn expected_of_ordinary() -> (Option<String>, bool) {
+    (Some("org/whisper".to_owned()), true)
+}
+
 #[test]
 fn the_model_is_found_wherever_it_stands() {
-    let expected = (Some("org/whisper".to_owned()), true);
-    assert_eq!(read(&ordinary()).expect("well-formed"), expected);
+    assert_eq!(
+        read(&ordinary()).expect("well-formed"),
+        expected_of_ordinary()
+    );
     for (parts, expected) in [
         (vec![named("model", "a"), part(FILE, "x")], Some("a")),
         (vec![part(FILE, "x")], None),
@@ -80,6 +86,16 @@ fn the_model_is_found_wherever_it_stands() {
         assert_eq!(model.as_deref(), expected, "{body}");
         assert!(!stream);
     }
+    for (before, after) in [
+        ("", "\r\n"),
+        ("\r\n", ""),
+        ("\r\n\r\n", " \r\n\r\n"),
+        ("", "\t"),
+    ] {
+        let padded = format!("{before}{}{after}", ordinary());
+        let found = read(&padded).unwrap_or_else(|error| panic!("{padded:?}: {}", error.message));
+        assert_eq!(found, expected_of_ordinary(), "{padded:?}");
+    }
     let empty = read("--AaB03x--").expect("no parts");
     assert_eq!(empty, (None, false));
 }
@@ -101,6 +117,14 @@ fn what_could_be_read_in_two_ways_is_refused() {
             format!("{}x", upload(std::slice::from_ref(&model))),
         ),
         ("twice", upload(&[model.clone(), named("model", "a")])),
+        (
+            "a blank behind a boundary",
+            upload(std::slice::from_ref(&model)).replacen("--AaB03x\r\n", "--AaB03x \r\n", 1),
+        ),
+        (
+            "a bare line end in front",
+            format!("\n{}", upload(std::slice::from_ref(&model))),
+        ),
         (
             "a longer boundary",
             upload(std::slice::from_ref(&model)).replace("--AaB03x--", "--AaB03xy--"),
@@ -216,12 +240,15 @@ fn what_could_be_read_in_two_ways_is_refused() {
         "multipart/form-data; boundary=",
         "multipart/form-data; boundary=a; boundary=b",
         "multipart/form-data; boundary*=a",
-        "multipart/form-data; boundary=\"a b\"",
+        "multipart/form-data; boundary=a b",
+        "multipart/form-data; boundary=\"a \"",
+        "multipart/form-data; boundary=\" a\"",
         "multipart/form-data; boundary=a\\b",
         "multipart/form-data; boundary=\"a",
         "multipart/form-data; boundary=<a>",
         "multipart/form-data; boundary=a; charset=utf-16",
-        "multipart/form-data; boundary=a; x=b",
+        "multipart/form-data; boundary=a; boundary*0=b",
+        "multipart/form-data; boundary=a; charset*=utf-8''utf-16",
     ] {
         assert!(Scanner::new(&headers(kind)).is_err(), "{kind}");
     }
@@ -229,6 +256,8 @@ fn what_could_be_read_in_two_ways_is_refused() {
         "Multipart/Form-Data;BOUNDARY=a",
         "multipart/form-data; charset=utf-8; boundary=\"a\"",
         "multipart/form-data; boundary=a; Charset=\"UTF-8\"",
+        "multipart/form-data; boundary=\"a b\"",
+        "multipart/form-data; boundary=a; profile=\"x y\"",
     ] {
         assert!(Scanner::new(&headers(kind)).is_ok(), "{kind}");
     }

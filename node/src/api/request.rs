@@ -8,6 +8,7 @@
 //! refused.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
 
@@ -24,6 +25,9 @@ use super::message::Messages;
 pub use super::message::{ChatMessage, Content, ContentPart};
 pub use super::prompt::{Batch, Prompt};
 use super::truth::is_true;
+
+/// What some editors write before UTF-8. Readers may pass over it, and not all do (RFC 8259, section 8.1).
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The fields of a body that placement reads.
 #[derive(Debug, Default)]
@@ -67,11 +71,13 @@ pub struct BodyView<'a> {
 }
 
 /// Reads a view; `messages`, nearly all of most bodies, in the same pass, unless their form has turned out unknown.
-struct Reader {
+struct Reader<'a> {
     messages: bool,
+    /// The field whose value is being read, where a client is to be told its name: what it was at an error.
+    field: &'a Cell<Option<&'static str>>,
 }
 
-impl Reader {
+impl Reader<'_> {
     /// Reads all of a body.
     fn read<'de, R: Read<'de>>(self, mut json: Json<R>) -> serde_json::Result<BodyView<'de>> {
         let view = self.deserialize(&mut json)?;
@@ -79,7 +85,7 @@ impl Reader {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Reader {
+impl<'de> DeserializeSeed<'de> for Reader<'_> {
     type Value = BodyView<'de>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -87,7 +93,7 @@ impl<'de> DeserializeSeed<'de> for Reader {
     }
 }
 
-impl<'de> Visitor<'de> for Reader {
+impl<'de> Visitor<'de> for Reader<'_> {
     type Value = BodyView<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -100,11 +106,13 @@ impl<'de> Visitor<'de> for Reader {
         while let Some(name) = map.next_key::<Text<'de>>()? {
             match &*name.0 {
                 "model" => {
+                    self.field.set(Some("model"));
                     let raw: &'de RawValue = map.next_value()?;
                     once(&mut view.model_json, Some(raw), "model")?;
                     view.model = optional_text(raw.get())
-                        .map_err(|_| de::Error::custom("`model` is no string"))?
+                        .map_err(|error| de::Error::custom(why_no_model(&error)))?
                         .filter(|model| !model.0.is_empty());
+                    self.field.set(None);
                 }
                 "messages" => {
                     once(&mut has_messages, Some(()), "messages")?;
@@ -174,6 +182,14 @@ fn optional_text(json: &str) -> serde_json::Result<Option<Text<'_>>> {
     }
 }
 
+/// What is wrong with the value of `model`, which is valid JSON.
+fn why_no_model(error: &serde_json::Error) -> &'static str {
+    match error.is_data() {
+        true => "`model` is no string",
+        false => "`model` has half of a surrogate pair, which is no character",
+    }
+}
+
 /// Fields that only help; a value that is no string is left to the worker.
 fn text_or_none<'de, M: MapAccess<'de>>(map: &mut M) -> Result<Option<Text<'de>>, M::Error> {
     let raw: &'de RawValue = map.next_value()?;
@@ -201,17 +217,27 @@ impl<'a> BodyView<'a> {
         }
         // Of text that is known to be UTF-8 no string is checked again. Elsewhere only strings that are read are.
         let text = simdutf8::basic::from_utf8(body).ok();
-        let read = |messages| match text {
-            Some(text) => Reader { messages }.read(Json::from_str(text)),
-            None => Reader { messages }.read(Json::from_slice(body)),
+        let field = Cell::new(None);
+        let read = |messages| {
+            let reader = Reader {
+                messages,
+                field: &field,
+            };
+            match text {
+                Some(text) => reader.read(Json::from_str(text)),
+                None => reader.read(Json::from_slice(body)),
+            }
         };
         match read(true) {
             Ok(view) => Ok(Self {
                 lacks_messages: endpoint == Endpoint::Chat && view.messages.is_none(),
                 ..view
             }),
-            Err(error) if error.is_data() => read(false).map_err(|_| json_error(body, &error)),
-            Err(error) => Err(json_error(body, &error)),
+            Err(error) if error.is_data() => {
+                let param = field.take();
+                read(false).map_err(|_| json_error(body, &error, param))
+            }
+            Err(error) => Err(json_error(body, &error, None)),
         }
     }
 
@@ -230,9 +256,13 @@ impl<'a> BodyView<'a> {
     }
 }
 
-fn json_error(body: &[u8], error: &serde_json::Error) -> ApiError {
+/// `param`: the field that is wrong, where that is known.
+fn json_error(body: &[u8], error: &serde_json::Error, param: Option<&'static str>) -> ApiError {
     let message = if body.is_empty() {
         "the body is empty; send a JSON object".to_owned()
+    } else if body.starts_with(BYTE_ORDER_MARK) {
+        "the body begins with a byte order mark, which JSON does not have; send it without"
+            .to_owned()
     } else {
         match error.classify() {
             serde_json::error::Category::Data => {
@@ -251,7 +281,10 @@ fn json_error(body: &[u8], error: &serde_json::Error) -> ApiError {
             }
         }
     };
-    ApiError::new(ErrorKind::InvalidRequest, message)
+    match param {
+        Some(param) => ApiError::invalid(param, message),
+        None => ApiError::new(ErrorKind::InvalidRequest, message),
+    }
 }
 
 /// serde quotes a value of the wrong type, which may be a prompt; what was expected in its place says enough.

@@ -267,8 +267,33 @@ fn numbers_that_json_does_not_have_are_refused() {
 fn half_a_surrogate_pair_is_named() {
     for text in [r#""\ud83d""#, r#""\ud83d\n""#, r#""\ude00""#] {
         let error = serde_json::from_str::<String>(text).expect_err("no character");
-        let message = json_error(text.as_bytes(), &error).message;
+        let message = json_error(text.as_bytes(), &error, None).message;
         assert!(message.contains("surrogate pair"), "{text}: {message}");
+    }
+}
+
+#[test]
+fn a_client_is_told_what_is_wrong_with_its_model() {
+    for (body, param, says) in [
+        (r#"{"model":1}"#, Some("model"), "no string"),
+        (r#"{"model":["m"]}"#, Some("model"), "no string"),
+        (r#"{"model":"\ud800"}"#, Some("model"), "surrogate pair"),
+        (
+            r#"{"model":"m","x":1,"model":"m"}"#,
+            Some("model"),
+            "duplicate field `model`",
+        ),
+        (
+            r#"{"model":"m","messages":[],"messages":[]}"#,
+            None,
+            "duplicate field `messages`",
+        ),
+        (r#"{"model":}"#, None, "could not parse"),
+        ("\u{feff}{\"model\":\"m\"}", None, "byte order mark"),
+    ] {
+        let error = BodyView::parse(Endpoint::Completions, body.as_bytes()).expect_err(body);
+        assert_eq!(error.param, param, "{body}");
+        assert!(error.message.contains(says), "{body}: {}", error.message);
     }
 }
 
