@@ -159,12 +159,18 @@ pub(super) fn target_with<'a>(target: &'a str, model: &str) -> Cow<'a, str> {
     if named.is_none_or(|named| named == model) {
         return target.into();
     }
+    let is_model = |pair: &str| {
+        let named = form_urlencoded::parse(pair.as_bytes()).next();
+        named.is_some_and(|(name, _)| name == "model")
+    };
     let mut renamed = form_urlencoded::Serializer::new(String::new());
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        let value = if name == "model" { model } else { &value };
-        renamed.append_pair(&name, value);
-    }
-    format!("{path}?{}", renamed.finish()).into()
+    let renamed = renamed.append_pair("model", model).finish();
+    let pairs = query.split('&').map(|pair| match is_model(pair) {
+        true => renamed.as_str(),
+        false => pair,
+    });
+    let query: Vec<&str> = pairs.collect();
+    format!("{path}?{}", query.join("&")).into()
 }
 
 #[cfg(test)]
@@ -194,6 +200,10 @@ mod tests {
             (
                 "/v1/realtime?x=1&model=alias",
                 "/v1/realtime?x=1&model=org%2Fm",
+            ),
+            (
+                "/v1/realtime?e&x=%20+y&m%6Fdel=alias&&z=%2f",
+                "/v1/realtime?e&x=%20+y&model=org%2Fm&&z=%2f",
             ),
         ] {
             assert_eq!(target_with(target, "org/m"), expected);

@@ -74,7 +74,10 @@ impl SessionScope {
         let is_there = |name: &&str| served.iter().any(|model| model.as_str() == *name);
         let names = || targets.iter().map(|target| target.model.as_str());
         let own = names().find(|name| *name == self.model);
-        own.or_else(|| names().find(is_there)).or(Some(asked))
+        own.or_else(|| names().find(is_there))
+            // A worker knows no alias: the name in its refusal is one that an operator finds.
+            .or_else(|| names().next())
+            .or(Some(asked))
     }
 }
 

@@ -1,4 +1,8 @@
+use grapevine_placement::{ClusterSettings, ModelSettings, Models, Target, Weight};
+
 use super::*;
+use crate::alone::{Alone, worker};
+use crate::config::KvEventsConfig;
 
 /// A key for `a`, and for `alias`, which is `org/a`.
 fn watch() -> Watch {
@@ -238,4 +242,36 @@ fn a_client_that_reads_no_refusal_gets_no_more_of_them() {
     let mut ends = (0..1_000).map(|_| watch.read(&update, &mut out));
     assert_eq!(ends.find_map(Result::err), Some(CloseCode::Policy));
     assert!(watch.refusals.len() < 2 * REFUSALS_BYTES_MAX && out.is_empty());
+}
+
+#[tokio::test]
+async fn a_worker_hears_no_alias() {
+    let alias_of = |model: &str| ModelSettings {
+        targets: vec![Target {
+            model: model.to_owned(),
+            weight: Weight::ONE,
+        }],
+        ..ModelSettings::default()
+    };
+    let models = [("own", "org/a"), ("other", "org/b")];
+    let models = models.map(|(alias, model)| (alias.to_owned(), alias_of(model)));
+    let settings = ClusterSettings {
+        models: Models::new(models.into()).expect("they lead to models"),
+        ..ClusterSettings::default()
+    };
+    let workers = [worker(0, "org/a")];
+    let house = Alone::of(settings, "r1", workers, &KvEventsConfig::default(), 1);
+    let pool = house.cluster.fleet().pool("org/a").expect("it is served");
+    let cluster = Arc::new(house.cluster);
+    let scope = SessionScope::of(&cluster, None, "org/a").expect("there are aliases");
+    let worker = &pool.members()[0].worker;
+    for (asked, name) in [
+        ("org/a", "org/a"),
+        ("own", "org/a"),
+        // It does not serve it, and says so of a model, not of a name that only the router knows.
+        ("other", "org/b"),
+        ("org/c", "org/c"),
+    ] {
+        assert_eq!(scope.name_of(asked, worker), Some(name), "{asked}");
+    }
 }
