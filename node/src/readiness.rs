@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use grapevine_gossip::Agent;
+use http::HeaderValue;
 use serde::Serialize;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -30,6 +31,8 @@ use crate::shutdown::Phase;
 use crate::upstream::Worker;
 use crate::upstream::health::Answers;
 
+/// Seconds after which a replica that takes no traffic may be asked again, as `Retry-After` says it.
+pub const AGAIN_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 /// How often workers are looked at.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long the first look at all workers is awaited; one that does not answer is known by then.

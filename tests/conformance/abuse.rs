@@ -12,7 +12,7 @@ use grapevine_tests::wait::{LIMIT, eventually, quantile};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::errors::{assert_error, assert_refusal};
+use crate::errors::assert_error;
 use crate::house::{House, quick};
 
 const CHATS: &str = "/v1/chat/completions";
@@ -75,7 +75,7 @@ async fn slow_clients_end_in_time_and_disturb_nobody() {
         let (connection, begin) = (accepted(data).await, late_head.clone());
         slow.spawn(async move {
             let answer = drip(connection, begin, b"v").await;
-            assert_refusal(
+            assert_error(
                 &answer.expect("a late head is answered"),
                 408,
                 "request_timeout",

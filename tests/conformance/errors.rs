@@ -20,8 +20,8 @@ pub(crate) fn assert_error(answer: &Response, status: u16, code: &str) -> Value 
     assert_refusal(answer, status, code)
 }
 
-/// Asserts status, shape, type, and `Retry-After` where it belongs; returns the error. A refusal before there is a
-/// request has no id.
+/// Asserts status, shape, type, and `Retry-After` where it belongs; returns the error. Answers of the admin port have no
+/// id.
 pub(crate) fn assert_refusal(answer: &Response, status: u16, code: &str) -> Value {
     let text = answer.text();
     assert_eq!(answer.head.status, status, "{text}");

@@ -8,7 +8,7 @@ use grapevine_tests::invariants;
 use grapevine_tests::recorder::Recorder;
 use serde::Deserialize;
 
-use crate::errors::assert_refusal;
+use crate::errors::assert_error;
 use crate::house::{House, quick};
 
 /// Bytes that would be a request of their own if the replica and a worker disagreed about the end of the
@@ -52,7 +52,8 @@ async fn a_worker_sees_one_well_formed_request_for_each_that_is_accepted() {
             let _ = connection.send(bytes.as_bytes()).await;
             let answer = connection.response().await;
             let answer = answer.unwrap_or_else(|_| panic!("no answer to {name}"));
-            assert_refusal(&answer, 400, "invalid_request");
+            assert_error(&answer, 400, "invalid_request");
+            assert!(answer.head.header("date").is_some(), "{name}");
             assert!(connection.is_closed().await, "{name}: something followed");
             assert_eq!(recorder.take(), [], "{name}: reached the worker");
             refused += 1;
@@ -185,8 +186,8 @@ async fn heads_above_the_limits_are_refused_by_name() {
         let answer = connection.response().await;
         let answer = answer.unwrap_or_else(|_| panic!("no answer to {what}"));
         match status {
-            431 => drop(assert_refusal(&answer, 431, "head_too_large")),
-            414 => drop(assert_refusal(&answer, 414, "target_too_long")),
+            431 => drop(assert_error(&answer, 431, "head_too_large")),
+            414 => drop(assert_error(&answer, 414, "target_too_long")),
             _ => assert_eq!(answer.head.status, status, "{what}: {}", answer.text()),
         }
         if status != 200 {

@@ -22,6 +22,8 @@ async fn readiness(address: SocketAddr, path: &str) -> (u16, Vec<String>) {
     let body: Value = answer.json();
     let of = |status: u16| if status == 200 { "ready" } else { "not ready" };
     assert_eq!(body["status"], of(answer.head.status), "{body}");
+    let again = answer.head.header("retry-after");
+    assert_eq!(again, (answer.head.status != 200).then_some("1"), "{body}");
     let missing = body["missing"].as_array().cloned().unwrap_or_default();
     let reasons = missing.iter().map(|lack| {
         assert!(

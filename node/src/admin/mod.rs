@@ -85,7 +85,7 @@ use crate::live::Live;
 use crate::memory::Memory;
 use crate::metrics::{Form, ReasonLabels};
 use crate::page::sampler::Recorder;
-use crate::readiness::Readiness;
+use crate::readiness::{AGAIN_AFTER_S, Readiness};
 use crate::reload::Wish;
 use crate::seats::{Counts, Goodbye, Seat, SeatLimits, Seats};
 use crate::shutdown::Phase;
@@ -452,11 +452,14 @@ impl Admin {
 
     fn readyz(&self) -> Answer {
         let (is_ready, body) = self.readiness.body();
-        let status = match is_ready {
-            true => StatusCode::OK,
-            false => StatusCode::SERVICE_UNAVAILABLE,
-        };
-        answer(status, "application/json", body.into())
+        if is_ready {
+            return answer(StatusCode::OK, "application/json", body.into());
+        }
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        let mut answer = answer(status, "application/json", body.into());
+        let headers = answer.headers_mut();
+        headers.insert(header::RETRY_AFTER, AGAIN_AFTER_S);
+        answer
     }
 }
 

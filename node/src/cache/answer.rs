@@ -6,18 +6,23 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, response};
 use tokio::time::Instant;
 
+use crate::http::headers::{EVENT_STREAM, is_of_type};
+
 /// Room for what an answer needs besides its bytes: table entries, allocations. Rounded up.
 const ENTRY_BYTES: usize = 512;
 /// And a header besides its text.
 const HEADER_BYTES: usize = 64;
 
 /// Said of one answer at one time, or made anew for each.
-const NOT_KEPT: [HeaderName; 4] = [
+const NOT_KEPT: [HeaderName; 5] = [
     header::DATE,
     header::AGE,
     header::CONTENT_LENGTH,
     HeaderName::from_static("x-request-id"),
+    HeaderName::from_static("openai-processing-ms"),
 ];
+/// Beginnings of names of headers that say what is left to the client of one request, and when it may come again.
+const NOT_KEPT_BEGINNINGS: [&str; 3] = ["x-ratelimit-", "ratelimit", "retry-after"];
 
 /// The head of an answer that may be kept.
 #[derive(Debug)]
@@ -67,10 +72,13 @@ pub(super) fn keepable(head: &response::Parts) -> Option<Keepable> {
     {
         return None;
     }
-    let mut headers = headers.clone();
-    for name in NOT_KEPT {
-        headers.remove(name);
-    }
+    let is_kept = |name: &HeaderName| {
+        let mut beginnings = NOT_KEPT_BEGINNINGS.iter();
+        !NOT_KEPT.contains(name) && !beginnings.any(|with| name.as_str().starts_with(with))
+    };
+    let kept = headers.iter().filter(|(name, _)| is_kept(name));
+    let headers = kept.map(|(name, value)| (name.clone(), value.clone()));
+    let headers = headers.collect();
     Some(Keepable { headers, fresh_for })
 }
 
@@ -138,11 +146,7 @@ impl Answer {
 
     /// It was a stream of events, and is given again as one.
     pub fn is_stream(&self) -> bool {
-        let kind = self
-            .headers()
-            .get(header::CONTENT_TYPE)
-            .map(HeaderValue::as_bytes);
-        kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"))
+        is_of_type(self.headers(), EVENT_STREAM)
     }
 
     /// Time since it was kept.
@@ -273,13 +277,20 @@ mod tests {
                 ("content-length", "2"),
                 ("date", "Sat, 21 Nov 2026 00:00:00 GMT"),
                 ("x-request-id", "r"),
+                ("x-ratelimit-remaining-tokens", "9"),
+                ("ratelimit-policy", "9"),
+                ("retry-after-ms", "5"),
+                ("openai-processing-ms", "12"),
                 ("x-model-version", "7"),
+                ("link", "</a>"),
+                ("link", "</b>"),
             ],
         );
         let headers = keepable(&parts).expect("keepable").headers;
         let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
-        assert_eq!(names, ["content-type", "x-model-version"]);
+        assert_eq!(names, ["content-type", "link", "x-model-version"]);
+        assert_eq!(headers.get_all("link").iter().count(), 2);
     }
 
     #[test]

@@ -41,7 +41,8 @@ fn marked(mark: &'static [u8]) -> HeaderValue {
     HeaderValue::from_bytes(&id).expect("letters and digits are a valid header value")
 }
 
-fn new() -> HeaderValue {
+/// One of 32 hexadecimal digits, for what has no valid one.
+pub fn new() -> HeaderValue {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let bits: u128 = rand::rng().random();
     let text: [u8; 32] = std::array::from_fn(|i| DIGITS[(bits >> (124 - 4 * i)) as usize & 15]);

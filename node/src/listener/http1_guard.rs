@@ -8,8 +8,9 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use http::{HeaderValue, header};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -17,6 +18,7 @@ use super::framing::{Fault, Framing, FramingError, HeadLimits};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::http::progress::Progress;
+use crate::http::{headers, request_id};
 use crate::metrics::refusals::RefusalMetrics;
 
 /// Between two looks whether the answer in progress has ended, so that the last answer may be written.
@@ -192,7 +194,12 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Guarded<Io> {
 
 /// A whole response, after which the connection ends.
 pub(super) fn answer(error: &ApiError) -> Vec<u8> {
-    let response = error.response();
+    let mut response = error.response();
+    // No id is taken from a head that was refused.
+    let id = (headers::REQUEST_ID, request_id::new());
+    let now = httpdate::fmt_http_date(SystemTime::now());
+    let now = HeaderValue::try_from(now).expect("a date is text");
+    response.headers_mut().extend([id, (header::DATE, now)]);
     let status = response.status();
     let reason = status.canonical_reason().unwrap_or_default();
     let mut bytes = format!("HTTP/1.1 {} {reason}\r\n", status.as_u16()).into_bytes();

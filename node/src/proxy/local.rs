@@ -11,6 +11,7 @@ use crate::api::error::{Dialect, ErrorKind};
 use crate::api::models::Catalog;
 use crate::api::{ApiError, Endpoint};
 use crate::http::{headers, request_id};
+use crate::readiness::AGAIN_AFTER_S;
 use crate::tenants::ApiKey;
 
 impl Proxy {
@@ -30,6 +31,8 @@ impl Proxy {
                 let mut response = json(body.into());
                 if !is_ready {
                     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                    let headers = response.headers_mut();
+                    headers.insert(header::RETRY_AFTER, AGAIN_AFTER_S);
                 }
                 response
             }

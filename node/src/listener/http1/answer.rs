@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::response::Parts;
 use http::{HeaderMap, Method, StatusCode, header};
+use hyper::ext::ReasonPhrase;
 
 use super::request::has_option;
 
@@ -85,7 +86,7 @@ pub(super) fn encode(head: &Parts, length: Option<u64>, asked: Asked) -> AnswerH
     let says_close = connection_says(headers, "close");
     let keeps_alive = asked.keeps_alive && !says_close && framed != Framed::UntilClose;
     let mut bytes = Vec::with_capacity(HEAD_BYTES + headers.len() * HEADER_BYTES);
-    begin(&mut bytes, status, asked.is_http10);
+    begin(&mut bytes, head, asked.is_http10);
     for (name, value) in headers {
         if matches!(*name, header::TRANSFER_ENCODING | header::TRAILER)
             || *name == header::CONTENT_LENGTH && said.is_none()
@@ -123,15 +124,16 @@ pub(super) fn encode(head: &Parts, length: Option<u64>, asked: Asked) -> AnswerH
     }
 }
 
-fn begin(bytes: &mut Vec<u8>, status: StatusCode, is_http10: bool) {
+fn begin(bytes: &mut Vec<u8>, head: &Parts, is_http10: bool) {
     bytes.extend_from_slice(match is_http10 {
         true => b"HTTP/1.0 ",
         false => b"HTTP/1.1 ",
     });
-    bytes.extend_from_slice(status.as_str().as_bytes());
+    bytes.extend_from_slice(head.status.as_str().as_bytes());
     bytes.push(b' ');
-    let reason = status.canonical_reason().unwrap_or("<none>");
-    bytes.extend_from_slice(reason.as_bytes());
+    let usual = head.status.canonical_reason().unwrap_or_default();
+    let said = head.extensions.get::<ReasonPhrase>();
+    bytes.extend_from_slice(said.map_or(usual.as_bytes(), ReasonPhrase::as_bytes));
     bytes.extend_from_slice(b"\r\n");
 }
 
@@ -179,4 +181,33 @@ fn date() -> [u8; DATE_BYTES] {
     bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
     DATE.set((second, bytes));
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Response;
+
+    use super::*;
+
+    #[test]
+    fn a_status_has_the_words_of_its_worker_or_the_usual_ones_or_none() {
+        let asked = Asked::of(&Method::GET, false, true);
+        for (status, said, expected) in [
+            (200, None, "HTTP/1.1 200 OK\r\n"),
+            (200, Some("Fine"), "HTTP/1.1 200 Fine\r\n"),
+            (599, None, "HTTP/1.1 599 \r\n"),
+            (599, Some("Of its own"), "HTTP/1.1 599 Of its own\r\n"),
+        ] {
+            let mut parts = Response::new(()).into_parts().0;
+            parts.status = StatusCode::from_u16(status).expect("a status");
+            if let Some(said) = said {
+                parts
+                    .extensions
+                    .insert(ReasonPhrase::from_static(said.as_bytes()));
+            }
+            let head = encode(&parts, Some(0), asked).bytes;
+            let head = String::from_utf8(head).expect("text");
+            assert!(head.starts_with(expected), "{head}");
+        }
+    }
 }
