@@ -183,31 +183,30 @@ mod tests {
         heard.due(&entry(state), || false, &config(), now)
     }
 
+    /// Looks at these seconds, at which peers hear renewals.
+    fn looks<const N: usize>(heard: &mut Heard, start: Instant, steps: [(u64, State, Due); N]) {
+        for (second, state, expected) in steps {
+            let found = due(heard, state, true, after(second, start));
+            assert_eq!(found, expected, "{second}");
+        }
+    }
+
     #[test]
     fn an_expired_lease_stops_use_then_removes() {
         let (mut heard, start) = (Heard::default(), Instant::now());
         heard.renewal(&id(), config().ttl, start);
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(30, start)),
-            Due::Nothing
-        );
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(31, start)),
-            Due::StopUse
-        );
-        assert_eq!(
-            due(&mut heard, State::Draining, true, after(330, start)),
-            Due::Nothing
-        );
-        assert_eq!(
-            due(&mut heard, State::Draining, true, after(331, start)),
-            Due::Remove
+        looks(
+            &mut heard,
+            start,
+            [
+                (30, State::Active, Due::Nothing),
+                (31, State::Active, Due::StopUse),
+                (330, State::Draining, Due::Nothing),
+                (331, State::Draining, Due::Remove),
+            ],
         );
         heard.renewal(&id(), config().ttl, after(332, start));
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(340, start)),
-            Due::Nothing
-        );
+        looks(&mut heard, start, [(340, State::Active, Due::Nothing)]);
     }
 
     /// Whoever renewed was told the longer time, and comes again within that.
@@ -215,10 +214,9 @@ mod tests {
     fn a_shorter_time_is_for_later_renewals() {
         let (mut heard, start) = (Heard::default(), Instant::now());
         heard.renewal(&id(), config().ttl * 10, start);
-        for (second, expected) in [(31, Due::Nothing), (300, Due::Nothing), (301, Due::StopUse)] {
-            let found = due(&mut heard, State::Active, true, after(second, start));
-            assert_eq!(found, expected, "{second}");
-        }
+        let steps = [(31, Due::Nothing), (300, Due::Nothing), (301, Due::StopUse)];
+        let steps = steps.map(|(second, expected)| (second, State::Active, expected));
+        looks(&mut heard, start, steps);
     }
 
     #[test]
@@ -244,17 +242,14 @@ mod tests {
             Due::Nothing
         );
         // Another worker's renewal comes through first: this one has its time.
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(1001, start)),
-            Due::Nothing
-        );
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(1031, start)),
-            Due::Nothing
-        );
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(1032, start)),
-            Due::StopUse
+        looks(
+            &mut heard,
+            start,
+            [
+                (1001, State::Active, Due::Nothing),
+                (1031, State::Active, Due::Nothing),
+                (1032, State::Active, Due::StopUse),
+            ],
         );
     }
 
@@ -269,14 +264,14 @@ mod tests {
         assert!(answers_for(&one, Some(&two), &without_two));
         assert!(!answers_for(&three, Some(&two), &without_two));
         let (mut heard, start) = (Heard::default(), Instant::now());
-        assert_eq!(due(&mut heard, State::Active, true, start), Due::Nothing);
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(30, start)),
-            Due::Nothing
-        );
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(31, start)),
-            Due::StopUse
+        looks(
+            &mut heard,
+            start,
+            [
+                (0, State::Active, Due::Nothing),
+                (30, State::Active, Due::Nothing),
+                (31, State::Active, Due::StopUse),
+            ],
         );
     }
 
@@ -286,9 +281,6 @@ mod tests {
         heard.renewal(&id(), config().ttl, start);
         // It renewed at another replica, which answers for it since.
         heard.follow([].into_iter(), true, config().ttl, after(20, start));
-        assert_eq!(
-            due(&mut heard, State::Active, true, after(60, start)),
-            Due::Nothing
-        );
+        looks(&mut heard, start, [(60, State::Active, Due::Nothing)]);
     }
 }

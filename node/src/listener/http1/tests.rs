@@ -9,7 +9,7 @@ use http_body::Frame;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, Full};
 use prometheus_client::registry::Registry;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter, DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -21,22 +21,22 @@ pub(super) const LIMITS: HeadLimits = HeadLimits {
     bytes: 1024,
     lines: 16,
 };
-const WAITS: Waits = Waits {
+pub(super) const WAITS: Waits = Waits {
     header: Duration::from_secs(15),
     keep_alive: Duration::from_secs(75),
 };
 /// Within this a connection notices what it was told.
-const LOOK: Duration = Duration::from_millis(5);
-const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+pub(super) const LOOK: Duration = Duration::from_millis(5);
+pub(super) const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 
-type Answer = Response<BoxBody<Bytes, Infallible>>;
+pub(super) type Answer = Response<BoxBody<Bytes, Infallible>>;
 
-fn text(body: impl Into<Bytes>) -> Answer {
+pub(super) fn text(body: impl Into<Bytes>) -> Answer {
     Response::new(Full::new(body.into()).boxed())
 }
 
 /// Answers with what came: method, target and body.
-async fn echo(request: Request<ClientBody>) -> Result<Answer, ClientLeft> {
+pub(super) async fn echo(request: Request<ClientBody>) -> Result<Answer, ClientLeft> {
     let what = format!("{} {} ", request.method(), request.uri());
     match request.into_body().collect().await {
         Ok(body) => Ok(text([what.as_bytes(), &body.to_bytes()].concat())),
@@ -45,7 +45,7 @@ async fn echo(request: Request<ClientBody>) -> Result<Answer, ClientLeft> {
 }
 
 /// Serves one connection of the test.
-fn served<F>(
+pub(super) fn served<F>(
     service: impl Fn(Request<ClientBody>) -> F + Send + 'static,
 ) -> (
     DuplexStream,
@@ -246,62 +246,12 @@ async fn a_client_that_waits_for_leave_gets_it_when_its_body_is_read() {
     assert_eq!(refused, last);
 }
 
-/// A stream that passes nothing on before it is flushed, which it is not the first time.
-struct Buffered {
-    io: DuplexStream,
-    written: Vec<u8>,
-    flushes: u32,
-}
-
-impl AsyncRead for Buffered {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Buffered {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        _cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.written.extend_from_slice(bytes);
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.flushes += 1;
-        if self.flushes == 1 {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        let written = std::mem::take(&mut self.written);
-        let sent = Pin::new(&mut self.io).poll_write(cx, &written);
-        sent.map_ok(|sent| assert_eq!(sent, written.len(), "there is room"))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
-
+/// As over TLS: what is written is taken, and goes out by a flush, which waits for the client.
 #[tokio::test(start_paused = true)]
 async fn leave_to_send_a_body_comes_also_where_it_cannot_go_out_at_once() {
     let head = "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n";
-    let (mut client, io) = duplex(4096);
-    let (written, flushes) = (Vec::new(), 0);
-    let wire = Wire::shared(
-        Buffered {
-            io,
-            written,
-            flushes,
-        },
-        LIMITS,
-    );
+    let (mut client, server) = duplex(10);
+    let wire = Wire::shared(BufWriter::new(server), LIMITS);
     let task = tokio::spawn(async move {
         let refusals = RefusalMetrics::register(&mut Registry::default());
         serve(&wire, WAITS, &refusals, echo).await.map(|_| ())
@@ -416,133 +366,6 @@ async fn an_answer_that_is_the_last_says_so() {
     .await;
     assert!(words.contains("\r\nconnection: close\r\n"), "{words}");
     assert_eq!(words.matches("HTTP/1.1 408").count(), 1, "{words}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_connection_told_to_leave_ends_between_two_requests_and_answers_what_has_come() {
-    let (mut client, wire, task) = served(echo);
-    client.write_all(GET.as_bytes()).await.expect("room");
-    lock(&wire).leave();
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).await.expect("text");
-    assert!(answer.contains("connection: close\r\n"), "{answer}");
-    assert!(answer.ends_with("GET / "), "{answer}");
-    assert_eq!(task.await.expect("no panic"), Ok(false));
-}
-
-/// The head of an answer that is under way when the end is decided has promised that the connection goes on.
-#[tokio::test(start_paused = true)]
-async fn a_client_that_was_not_told_of_the_end_may_ask_once_more() {
-    const PROMPT: Duration = Duration::from_millis(100);
-    for late in [PROMPT, Duration::from_secs(2)] {
-        let (sender, receiver) = mpsc::channel::<Bytes>(1);
-        let receiver = std::sync::Mutex::new(Some(receiver));
-        let (mut client, wire, task) = served(move |request| {
-            let receiver = receiver.lock().expect("no panic").take();
-            let path = request.uri().path().to_owned();
-            async move {
-                Ok(match receiver {
-                    Some(first) => Response::new(BoxBody::new(Channel(first))),
-                    None => text(path),
-                })
-            }
-        });
-        client.write_all(GET.as_bytes()).await.expect("room");
-        sender.send(Bytes::from_static(b"a")).await.expect("asked");
-        let mut begun = [0; 1];
-        client.read_exact(&mut begun).await.expect("an answer");
-        lock(&wire).leave();
-        drop(sender);
-        let mut first = Vec::new();
-        while !first.ends_with(b"\r\n0\r\n\r\n") {
-            client.read_buf(&mut first).await.expect("the rest");
-        }
-        let first = String::from_utf8(first).expect("text");
-        assert!(!first.contains("connection: close"), "{first}");
-        tokio::time::sleep(late).await;
-        let sent = client.write_all(GET.as_bytes()).await;
-        let mut next = String::new();
-        let heard = client.read_to_string(&mut next).await;
-        if late == PROMPT {
-            assert!(next.contains("connection: close\r\n"), "{next} {sent:?}");
-            assert!(next.ends_with("\r\n\r\n/"), "{next} {heard:?}");
-        } else {
-            assert_eq!(next, "", "nobody waits that long");
-        }
-        assert_eq!(task.await.expect("no panic"), Ok(false));
-    }
-}
-
-/// A client whose answer has just ended, or that has just connected, has asked for more before it can see the end.
-#[tokio::test(start_paused = true)]
-async fn an_idle_connection_told_to_leave_waits_a_second_from_when_its_client_might_have_asked() {
-    let ms = Duration::from_millis;
-    // Whether it had an answer, how long it rested when it was told, how much later the client asks, whether it is served.
-    for (had_one, rested, later, is_served) in [
-        (true, ms(0), ms(900), true),
-        (true, ms(800), ms(100), true),
-        (true, ms(800), ms(300), false),
-        (true, ms(1_100), ms(10), false),
-        (false, ms(100), ms(700), true),
-        (false, ms(100), ms(1_000), false),
-    ] {
-        let (mut client, wire, task) = served(echo);
-        if had_one {
-            client.write_all(GET.as_bytes()).await.expect("room");
-            let mut answer = Vec::new();
-            while !answer.ends_with(b"GET / ") {
-                client.read_buf(&mut answer).await.expect("an answer");
-            }
-        }
-        tokio::time::sleep(rested).await;
-        lock(&wire).leave();
-        tokio::time::sleep(later).await;
-        let _ = client.write_all(GET.as_bytes()).await;
-        let mut answer = String::new();
-        let _ = client.read_to_string(&mut answer).await;
-        let case = format!("{had_one} {rested:?} {later:?}");
-        assert_eq!(
-            answer.contains("connection: close\r\n"),
-            is_served,
-            "{case}"
-        );
-        assert_eq!(answer.ends_with("GET / "), is_served, "{case}");
-        assert_eq!(task.await.expect("no panic"), Ok(false), "{case}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_head_that_drips_does_not_hold_up_the_end() {
-    let (mut client, wire, task) = served(echo);
-    let before = Instant::now();
-    client.write_all(b"GET /").await.expect("room");
-    tokio::time::sleep(Duration::from_millis(10)).await;
-    lock(&wire).leave();
-    let drip = async {
-        loop {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            let _ = client.write_all(b"a").await;
-        }
-    };
-    tokio::select! {
-        () = drip => {}
-        ended = task => assert_eq!(ended.expect("no panic"), Ok(false)),
-    }
-    let took = before.elapsed();
-    assert!(took <= Duration::from_millis(1_050), "{took:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn where_the_place_is_needed_no_first_request_is_waited_for() {
-    let (mut client, wire, task) = served(echo);
-    tokio::time::sleep(Duration::from_millis(10)).await;
-    let before = Instant::now();
-    lock(&wire).make_room();
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).await.expect("text");
-    assert_eq!(answer, "");
-    assert!(before.elapsed() <= LOOK, "{:?}", before.elapsed());
-    assert_eq!(task.await.expect("no panic"), Ok(false));
 }
 
 #[tokio::test(start_paused = true)]
