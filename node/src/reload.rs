@@ -277,14 +277,6 @@ impl Reload {
         let Followed { changed, waiting } = next.follow(&new);
         next.is_whole()
             .context("beside settings that need a restart")?;
-        self.connector
-            .follow(next.workers.clone(), next.worker.clone())?;
-        if !waiting.is_empty() {
-            tracing::warn!(
-                settings = waiting.join(", "),
-                "these settings of the configuration differ from what runs; restart to use them"
-            );
-        }
         let new_or_changed = will
             .iter()
             .filter(|(id, spec)| declared.get(id) != Some(spec));
@@ -293,6 +285,14 @@ impl Reload {
         let view = self.agent.view();
         for (id, spec) in &new_or_changed {
             refuse_replica(&view, spec).with_context(|| format!("worker {id}"))?;
+        }
+        self.connector
+            .follow(next.workers.clone(), next.worker.clone())?;
+        if !waiting.is_empty() {
+            tracing::warn!(
+                settings = waiting.join(", "),
+                "these settings of the configuration differ from what runs; restart to use them"
+            );
         }
         let before = labels(&self.current);
         let new_labels = labels(&new)

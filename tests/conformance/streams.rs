@@ -167,7 +167,7 @@ async fn a_stream_cut_within_an_event_ends_between_events() {
 /// Nothing is left to be said but the end of the body.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_cut_behind_its_end_mark_is_whole() {
-    let plan = patient().set("timeouts.inter_token", "\"200ms\"");
+    let plan = patient().set("timeouts.inter_token", "\"400ms\"");
     let house = House::of(plan, vec![quick()]).await;
     let hows = [How::Fin, How::Stall];
     for (number, how) in hows.into_iter().enumerate() {

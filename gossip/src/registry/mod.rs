@@ -195,6 +195,10 @@ impl Registry {
         now_ms: u64,
     ) -> Result<Option<Entry>, RegistryError> {
         self.room_for(&id, &source)?;
+        if source == Source::Config {
+            // It may be a repetition of what another replica's file has.
+            self.configured.insert(id.clone());
+        }
         let known = self.present(&id, &source);
         let is_repetition = source != Source::Admin
             && known.is_some_and(|known| {

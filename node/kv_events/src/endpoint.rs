@@ -105,7 +105,7 @@ pub fn check<'l>(labels: impl IntoIterator<Item = (&'l str, &'l str)>) -> Result
 /// Whether one of these names of labels names the address of events, of all ranks or of one.
 pub fn are_named<'l>(names: impl IntoIterator<Item = &'l str>) -> bool {
     let mut names = names.into_iter();
-    names.any(|name| name.starts_with(EVENTS) && !name.starts_with(REPLAY) && names_endpoint(name))
+    names.any(|name| name == EVENTS || rank_of(name).is_some())
 }
 
 /// The rank whose address of events a label of this name is; none for that of all ranks, and for other labels.

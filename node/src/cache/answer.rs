@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, response};
 use tokio::time::Instant;
 
@@ -105,20 +105,21 @@ fn fresh_for(
 }
 
 impl Answer {
-    /// Packs the pieces into one allocation: each is a slice of a read buffer that it would keep alive.
+    /// `ends`: where each piece of the body ends.
     ///
     /// None for a body that cannot be a whole, good answer (see [`is_whole`]).
-    pub(super) fn new(head: Keepable, pieces: &[Bytes], tenant: Box<[u8]>) -> Option<Self> {
-        let mut body = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
-        let mut ends = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            body.extend_from_slice(piece);
-            ends.push(u32::try_from(body.len()).ok()?);
-        }
+    pub(super) fn new(
+        head: Keepable,
+        body: Vec<u8>,
+        ends: &[usize],
+        tenant: Box<[u8]>,
+    ) -> Option<Self> {
+        let ends = ends.iter().map(|end| u32::try_from(*end).ok());
         let answer = Self {
             head,
-            body: body.freeze(),
-            ends: ends.into(),
+            // Without the room that was left to grow: that would be kept, and not counted.
+            body: body.into_boxed_slice().into(),
+            ends: ends.collect::<Option<_>>()?,
             kept: Instant::now(),
             tenant,
         };
@@ -300,8 +301,12 @@ mod tests {
             &[("content-type", "text/event-stream; charset=utf-8")],
         ));
         let pieces = ["data: 1\n\n", "data: 2\n\ndata:", " [DONE]\n\n"].map(Bytes::from_static_str);
-        let answer =
-            Answer::new(stream.expect("keepable"), &pieces, Box::default()).expect("whole");
+        let mut ends = Vec::new();
+        for piece in &pieces {
+            ends.push(ends.last().unwrap_or(&0) + piece.len());
+        }
+        let stream = stream.expect("keepable");
+        let answer = Answer::new(stream, pieces.concat(), &ends, Box::default()).expect("whole");
         assert!(answer.is_stream());
         let back: Vec<Bytes> = (0..).map_while(|index| answer.piece(index)).collect();
         assert_eq!(back, pieces);

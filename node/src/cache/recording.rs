@@ -1,7 +1,6 @@
 //! An answer that is taken down while it passes, to be kept if it turns out whole.
 //!
-//! A large piece that passes costs a reference to it; a small one is copied, for it is a slice of a read buffer that it
-//! would keep alive, and that nobody counts. The answer is put together once, when it is kept.
+//! Its pieces are copied into one buffer: each is a slice of a read buffer that it would keep alive, and that nobody counts.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,9 +14,6 @@ use super::key::CacheKey;
 
 /// What a piece costs besides its bytes.
 const PIECE_BYTES: u64 = 32;
-
-/// A shorter piece is copied. The buffers of reads are at most some times as long.
-const SHARED_FROM_BYTES: usize = 16 * 1024;
 
 /// What became of an answer that might have been kept, as a metric label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +60,9 @@ pub struct Recording {
     key: CacheKey,
     tenant: Box<[u8]>,
     head: Option<Keepable>,
-    pieces: Vec<Bytes>,
+    body: Vec<u8>,
+    /// Where each piece ends.
+    ends: Vec<usize>,
     bytes: u64,
     /// None while it may still be kept.
     fate: Option<Fate>,
@@ -77,7 +75,8 @@ impl Recording {
             key,
             tenant,
             head: None,
-            pieces: Vec::new(),
+            body: Vec::new(),
+            ends: Vec::new(),
             bytes: 0,
             fate: None,
         }
@@ -109,10 +108,8 @@ impl Recording {
         } else if taken > self.cache.config.look().bytes.0 {
             Fate::NoRoom
         } else {
-            self.pieces.push(match piece.len() < SHARED_FROM_BYTES {
-                true => Bytes::copy_from_slice(piece),
-                false => piece.clone(),
-            });
+            self.body.extend_from_slice(piece);
+            self.ends.push(self.body.len());
             return;
         };
         self.cache.outdate(&self.key);
@@ -125,7 +122,8 @@ impl Recording {
             return;
         };
         let tenant = std::mem::take(&mut self.tenant);
-        let answer = Answer::new(head, &self.pieces, tenant);
+        let body = std::mem::take(&mut self.body);
+        let answer = Answer::new(head, body, &self.ends, tenant);
         let fate = answer.map_or(Fate::Unfinished, |answer| {
             self.cache.insert(self.key, answer)
         });
@@ -135,7 +133,7 @@ impl Recording {
     /// Lets go of what it holds.
     fn give_up(&mut self, fate: Fate) {
         self.fate = Some(fate);
-        self.pieces = Vec::new();
+        (self.body, self.ends) = (Vec::new(), Vec::new());
         let bytes = std::mem::take(&mut self.bytes);
         self.cache
             .recorded_bytes

@@ -213,7 +213,6 @@ impl Cluster {
         let staying = old.workers().filter(stays);
         let mut with_series = staying.filter(|worker| worker.has_series()).count();
         let mut registrations: BTreeMap<&str, Registration> = BTreeMap::new();
-        let mut has_new = false;
         for registered in view
             .workers()
             .iter()
@@ -223,7 +222,6 @@ impl Cluster {
             let before = old_workers.get(id).copied();
             let worker = self.worker_of(registered, before, &mut with_series);
             if let Some(worker) = worker {
-                has_new |= before.is_none_or(|before| !Arc::ptr_eq(before, &worker));
                 registrations.insert(id, self.registration(registered, worker));
             }
         }
@@ -236,9 +234,7 @@ impl Cluster {
             registrations,
             Some(&old),
         );
-        if has_new {
-            self.rates.give(&fleet, &self.cache_view.peer_states());
-        }
+        self.rates.give(&fleet, &self.cache_view.peer_states());
         self.metrics.fleets.inc();
         self.metrics.workers.set(fleet.workers().count() as i64);
         self.metrics.ring_digest.set(i64::from(fleet.digest().0));

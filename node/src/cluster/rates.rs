@@ -45,7 +45,7 @@ impl Rates {
         last.told.clone()
     }
 
-    /// Gives the workers of a new fleet their rates at once. One that has come, or moved, would go by
+    /// Gives the workers of a new fleet their rates at once. One that has come, moved, or ended its warm-up would go by
     /// [`Rate::TYPICAL`] until the next time that something is learned: beside workers that are known to be faster,
     /// nothing would be sent there, and what went to others instead would stay with them.
     pub(super) fn give(&self, fleet: &Fleet, states: &PeerStates) {
@@ -132,7 +132,7 @@ const LATE: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use grapevine_gossip::peer_state::ReceivedState;
-    use grapevine_gossip::worker::{RawWorker, WorkerSpec};
+    use grapevine_gossip::worker::{RawWorker, Source, State, WorkerId, WorkerSpec};
 
     use super::super::tests::{MODEL, WORKERS, house};
     use super::*;
@@ -234,23 +234,54 @@ mod tests {
         assert_eq!(rates(&house), before);
     }
 
+    /// Of a replica that has learned something.
+    fn slowest(house: &Alone) -> f64 {
+        let rates = rates(house).into_iter().map(f64::from_bits);
+        rates.fold(0.0, f64::max)
+    }
+
+    fn described(url: &str, state: State) -> WorkerSpec {
+        let raw = RawWorker {
+            models: vec![MODEL.to_owned()],
+            state,
+            ..RawWorker::at(url)
+        };
+        WorkerSpec::new(raw).expect("a worker")
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_worker_that_moves_goes_by_the_rate_of_its_pool_at_once() {
         let house = house();
         answers(&house, 60, 40.0);
         house.cluster.learn_rates();
-        let before = rates(&house).into_iter().map(f64::from_bits);
-        let slowest = before.fold(0.0, f64::max);
-        assert!(slowest < Rate::TYPICAL.millis() / 5.0);
+        let before = slowest(&house);
+        assert!(before < Rate::TYPICAL.millis() / 5.0);
         let (id, _) = worker(0, MODEL);
-        let moved = WorkerSpec::new(RawWorker {
-            models: vec![MODEL.to_owned()],
-            ..RawWorker::at("http://elsewhere:8000")
-        });
-        let moved = moved.expect("a worker");
+        let moved = described("http://elsewhere:8000", State::Active);
         house.agent.configure(id, moved).expect("there is room");
         house.cluster.update(&house.agent.view());
-        let after = rates(&house).into_iter().map(f64::from_bits);
-        assert!(after.fold(0.0, f64::max) <= slowest * 1.01);
+        assert!(slowest(&house) <= before * 1.01);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_ends_its_warm_up_goes_by_the_rate_of_its_pool_at_once() {
+        let house = house();
+        answers(&house, 60, 40.0);
+        house.cluster.learn_rates();
+        let before = slowest(&house);
+        let agent = &house.agent;
+        let id: WorkerId = "new".parse().expect("an id");
+        let until_ms = agent.hybrid_ms() + 60_000;
+        let joining = described("http://new:8000", State::Warming { until_ms });
+        let put = agent.put_worker(id.clone(), Source::Admin, joining);
+        put.await.expect("there is room");
+        house.cluster.update(&agent.view());
+        let view = agent.view();
+        let warming = view.worker(&id).and_then(|worker| worker.warming.as_ref());
+        let stamp = warming.expect("it is warming").stamp;
+        let finished = agent.finish_warming(&id, stamp).await;
+        finished.expect("there is room").expect("it was warming");
+        house.cluster.update(&agent.view());
+        assert!(slowest(&house) <= before * 1.01);
     }
 }

@@ -342,14 +342,18 @@ fn workers(config: &Config, checks: &mut Checks<'_>) {
                     Err(refused) => refused.to_string(),
                 }
             }
-            Err(_) => {
-                for (key, error) in worker.mistakes() {
-                    let table = checks.raw.workers.get(index);
-                    let urls = || checks.raw.origin_of("workers", "urls");
-                    let origin = table.map_or_else(urls, |table| origin_in(table, key));
-                    checks.refuse(origin, &format!("worker.{key}"), error.to_string());
+            Err(first) => {
+                let mistakes = worker.mistakes();
+                match checks.raw.workers.get(index) {
+                    Some(table) if !mistakes.is_empty() => {
+                        for (key, error) in mistakes {
+                            let origin = origin_in(table, key);
+                            checks.refuse(origin, &format!("worker.{key}"), error.to_string());
+                        }
+                        continue;
+                    }
+                    _ => first.to_string(),
                 }
-                continue;
             }
         };
         match checks.raw.workers.get(index) {

@@ -24,7 +24,12 @@ pub(crate) fn join<'a>(cluster: &str, authorities: impl Iterator<Item = &'a [u8]
 fn name_of<'a>(cluster: &str, authorities: impl Iterator<Item = &'a [u8]>) -> HeaderValue {
     let mut hash = digest::Context::new(&digest::SHA256);
     hash.update(cluster.as_bytes());
-    authorities.for_each(|authority| hash.update(authority));
+    // Their files may have them in any order.
+    let mut authorities: Vec<_> = authorities.collect();
+    authorities.sort_unstable();
+    for authority in authorities {
+        hash.update(authority);
+    }
     let hash = hash.finish();
     let (start, _) = hash.as_ref().split_first_chunk().expect("32 bytes");
     name(u64::from_be_bytes(*start))
@@ -79,6 +84,7 @@ mod tests {
         assert_eq!(ours, name("c", &[b"one"]));
         assert_ne!(ours, name("d", &[b"one"]));
         assert_ne!(ours, name("c", &[b"two"]));
+        assert_eq!(name("c", &[b"one", b"two"]), name("c", &[b"two", b"one"]));
     }
 
     #[test]

@@ -8,17 +8,16 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use http::{HeaderValue, header};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::framing::{Fault, Framing, FramingError, HeadLimits};
+use super::http1::refusal;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::http::progress::Progress;
-use crate::http::{headers, request_id};
 use crate::metrics::refusals::RefusalMetrics;
 
 /// Between two looks whether the answer in progress has ended, so that the last answer may be written.
@@ -86,7 +85,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Guarded<Io> {
     fn refuse(&mut self, error: &ApiError) {
         self.refusals.own_error(error.kind);
         self.refusal = Some(Refusal {
-            answer: answer(error),
+            answer: refusal(error),
             written: 0,
             why: error.kind.code(),
         });
@@ -190,33 +189,6 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Guarded<Io> {
             }
         }
     }
-}
-
-/// A whole response, after which the connection ends.
-pub(super) fn answer(error: &ApiError) -> Vec<u8> {
-    let mut response = error.response();
-    // No id is taken from a head that was refused.
-    let id = (headers::REQUEST_ID, request_id::new());
-    let now = httpdate::fmt_http_date(SystemTime::now());
-    let now = HeaderValue::try_from(now).expect("a date is text");
-    response.headers_mut().extend([id, (header::DATE, now)]);
-    let status = response.status();
-    let reason = status.canonical_reason().unwrap_or_default();
-    let mut bytes = format!("HTTP/1.1 {} {reason}\r\n", status.as_u16()).into_bytes();
-    for (name, value) in response.headers() {
-        bytes.extend_from_slice(name.as_str().as_bytes());
-        bytes.extend_from_slice(b": ");
-        bytes.extend_from_slice(value.as_bytes());
-        bytes.extend_from_slice(b"\r\n");
-    }
-    let body = response.body();
-    let rest = format!(
-        "content-length: {}\r\nconnection: close\r\n\r\n",
-        body.len()
-    );
-    bytes.extend_from_slice(rest.as_bytes());
-    bytes.extend_from_slice(body);
-    bytes
 }
 
 impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guarded<Io> {

@@ -244,9 +244,10 @@ pub fn is_on_trial(worker: &Value) -> bool {
     worker["verdict"] == "ejected" && worker["breaker"] == "half_open"
 }
 
-/// The same of one that gets requests: whoever drains or warms is sent none that would show how it is.
+/// The same of one that gets requests, and of which nothing worse is known: whoever drains or warms is sent none that would
+/// show how it is.
 pub fn awaits_trial(worker: &Value) -> bool {
-    worker["state"] == "active" && is_on_trial(worker)
+    worker["state"] == "active" && is_on_trial(worker) && worker_trouble(worker).is_none()
 }
 
 /// What others say, and nothing here speaks against: it is the last resort then.
@@ -650,8 +651,14 @@ mod tests {
         assert!(text.ends_with(open), "{text}");
         assert_eq!((is_wrong, rank), (true, 0));
         (ejected["breaker"], ejected["state"]) = ("half_open".into(), "draining".into());
-        let text = summary(&cluster, &[well, ejected]).text;
+        let text = summary(&cluster, &[well.clone(), ejected.clone()]).text;
         assert!(!text.contains("on trial"), "nothing is sent there: {text}");
+        (ejected["state"], ejected["doubted"]) = ("active".into(), "stalled".into());
+        let text = summary(&cluster, &[well, ejected]).text;
+        assert!(
+            text.contains("others say") && !text.contains("on trial"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -213,6 +213,7 @@ mod tests {
             assert_eq!(is_mooncake(&labels(name), default), expected, "{name:?}");
         }
     }
+
     #[test]
     fn how_many_engines_a_publisher_of_whole_requests_has_is_news_once() {
         let about = |role, texts: &[&str]| About {

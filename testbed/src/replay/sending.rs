@@ -83,7 +83,10 @@ impl Sending {
             sleep_until(due).await;
             let is_counted = index >= self.uncounted;
             if is_counted {
+                let before = Instant::now();
                 self.counting.begin(due).await?;
+                // No user waits for the workers' counters.
+                due += before.elapsed();
             }
             let permit = self.permits.acquire().await;
             let permit = permit.expect("the semaphore is never closed");

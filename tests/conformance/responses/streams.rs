@@ -145,7 +145,7 @@ async fn a_long_prompt_has_the_time_of_a_first_token() {
         ..quick().engine
     };
     let slow = Config { engine, ..quick() };
-    let plan = Plan::default().set("timeouts.inter_token", "\"200ms\"");
+    let plan = Plan::default().set("timeouts.inter_token", "\"400ms\"");
     let house = House::of(plan, vec![slow]).await;
     let body = streamed(&"a long question ".repeat(15));
     let answer = http1::post(house.data(), PATH, &body).await;

@@ -566,6 +566,18 @@ fn starting_over_keeps_nothing_of_anothers_configuration() {
     assert_eq!(set(&away), [("both".into(), 1), ("former".into(), 1)]);
 }
 
+/// The file got it by a reload, when another replica's had it already: nothing was written, and it is this file's all the same.
+#[test]
+fn starting_over_keeps_what_a_reload_repeated() {
+    let (mut one, mut other) = (registry("r"), registry("other"));
+    other.configure(id("both"), spec(1)).expect("room");
+    sync(&mut one, &mut other);
+    let written = one.put(id("both"), Source::Config, spec(1), NOW);
+    assert!(written.expect("room").is_none());
+    one.start_over();
+    assert_eq!(set(&one), [("both".into(), 1)]);
+}
+
 #[test]
 fn starting_over_names_what_was_written_here() {
     let (mut one, mut cluster) = (registry("r"), registry("cluster"));

@@ -9,6 +9,8 @@ use http::{HeaderMap, Method, StatusCode, header};
 use hyper::ext::ReasonPhrase;
 
 use super::request::has_option;
+use crate::api::ApiError;
+use crate::http::{headers, request_id};
 
 /// Bytes of a head without its headers, and of one header as most are.
 const HEAD_BYTES: usize = 160;
@@ -122,6 +124,17 @@ pub(super) fn encode(head: &Parts, length: Option<u64>, asked: Asked) -> AnswerH
         framed,
         keeps_alive,
     }
+}
+
+/// A whole answer, after which the connection ends.
+pub(in crate::listener) fn refusal(error: &ApiError) -> Vec<u8> {
+    let (mut head, body) = error.response().into_parts();
+    // No id is taken from a head that was refused.
+    head.headers.insert(headers::REQUEST_ID, request_id::new());
+    let asked = Asked::of(&Method::GET, false, false);
+    let mut bytes = encode(&head, Some(body.len() as u64), asked).bytes;
+    bytes.extend_from_slice(&body);
+    bytes
 }
 
 fn begin(bytes: &mut Vec<u8>, head: &Parts, is_http10: bool) {

@@ -41,7 +41,7 @@ pub(super) struct Clock {
 #[derive(Debug)]
 struct Timer {
     sleep: Pin<Box<Sleep>>,
-    /// For what is due then it was set; to fire later where that was over already, or where it overslept.
+    /// What it was set for; it fires later where that was over already, or where it overslept.
     due: Instant,
 }
 

@@ -29,6 +29,7 @@ use http_body::Body;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::yield_now;
 
+pub(super) use self::answer::refusal;
 use self::answer::{Asked, Framed};
 pub(super) use self::clock::LAST_CALL;
 use self::clock::{Clock, Wait};
@@ -38,7 +39,7 @@ use self::send::Sending;
 pub(super) use self::wire::lock;
 pub use self::wire::{Shared, Wire};
 use super::framing::{BodyLength, Fault};
-use super::http1_guard::{self, Waits};
+use super::http1_guard::Waits;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::http::client_body::{BodySource, ClientBody, Http1Body};
@@ -273,7 +274,7 @@ where
     Io: AsyncRead + AsyncWrite + Unpin,
 {
     refusals.own_error(error.kind);
-    let answer = http1_guard::answer(error);
+    let answer = refusal(error);
     let mut left = &*answer;
     let said = poll_fn(|cx| {
         let io = &mut lock(wire).io;

@@ -109,7 +109,7 @@ impl Won {
             computed: self.asked.endpoint.traits().computes && answer.status().is_success(),
             streams: matches!(answer, Answer::Begun(begun) if begun.is_good_stream()),
         });
-        // Of events that nobody asked for nothing but the head is there.
+        // Of events that nobody asked for nothing but the head is there, and of a long first event not its end.
         let is_unjudged = matches!(answer, Answer::Begun(begun) if !begun.judged);
         if !is_unjudged && let Some(first) = first.take() {
             first.came(&mut in_flight, &mut record);
