@@ -239,6 +239,15 @@ impl Record {
         recorded: Option<RecordedPlacement>,
     ) {
         self.attempts += 1;
+        self.asked(worker, reason, recorded);
+    }
+
+    fn asked(
+        &mut self,
+        worker: &Arc<Worker>,
+        reason: &'static str,
+        recorded: Option<RecordedPlacement>,
+    ) {
         if let Some(trace) = &mut self.trace {
             let url = &worker.address.url;
             trace.attempt(&worker.label, url.host(), url.port());
@@ -265,7 +274,8 @@ impl Record {
         reason: &'static str,
         recorded: Option<RecordedPlacement>,
     ) {
-        self.placed(worker, reason, recorded);
+        self.attempts += u32::from(!self.joins_prefill());
+        self.asked(worker, reason, recorded);
         self.kv_arrived = true;
     }
 

@@ -26,10 +26,12 @@ pub(super) struct PrefillLeg {
     pub(super) took: Option<Duration>,
     /// Tokens of the prompt that it had in its cache, as it says.
     pub(super) cached_tokens: Option<u64>,
+    /// The first decode worker after it is of the same attempt.
+    is_alone: bool,
 }
 
 impl Record {
-    /// A prefill worker is to compute the prompt.
+    /// A prefill worker is to compute the prompt: the attempt counts from here, whether or not a decode worker is asked.
     pub fn prefill_placed(
         &mut self,
         worker: &Arc<Worker>,
@@ -40,6 +42,7 @@ impl Record {
             let url = &worker.address.url;
             trace.prefill(&worker.label, url.host(), url.port());
         }
+        self.attempts += 1;
         self.prefill = Some(Box::new(PrefillLeg {
             worker: Arc::clone(worker),
             reason,
@@ -47,7 +50,14 @@ impl Record {
             begun: Instant::now(),
             took: None,
             cached_tokens: None,
+            is_alone: true,
         }));
+    }
+
+    /// Whether a decode worker that is asked now is of the attempt that the prefill leg began.
+    pub(super) fn joins_prefill(&mut self) -> bool {
+        let leg = self.prefill.as_mut();
+        leg.is_some_and(|leg| std::mem::take(&mut leg.is_alone))
     }
 
     /// Makes the prefill leg the parent of what its worker does, where traces are on.
@@ -87,8 +97,6 @@ impl Record {
         }
         if let Some(leg) = &self.prefill {
             self.failed_worker = Some(Arc::clone(&leg.worker));
-            // With a decode worker that is asked already, they are one attempt, which is counted.
-            self.attempts += u32::from(self.worker.is_none());
         }
         self.forget_prefill();
     }
