@@ -30,6 +30,8 @@ pub(super) struct Keepable {
     headers: HeaderMap,
     /// How long its worker lets it be given again; none where the worker says nothing of that.
     fresh_for: Option<Duration>,
+    /// How old it was when it came, by what it said.
+    came_at: Duration,
 }
 
 /// A whole answer, ready to be given again.
@@ -62,7 +64,9 @@ pub(super) fn keepable(head: &response::Parts) -> Option<Keepable> {
         let name = part.split_once('=').map_or(part, |(name, _)| name);
         matches!(name.trim_end(), "no-store" | "no-cache" | "private" | "?")
     };
-    let fresh_for = fresh_for(words(header::CACHE_CONTROL), headers.get(header::AGE));
+    let age = headers.get(header::AGE).and_then(|age| age.to_str().ok());
+    let came_at = Duration::from_secs(age.map_or(0, seconds));
+    let fresh_for = fresh_for(words(header::CACHE_CONTROL), came_at);
     if head.status != StatusCode::OK
         || headers.contains_key(header::SET_COOKIE)
         || headers.contains_key(header::CONTENT_ENCODING)
@@ -79,16 +83,16 @@ pub(super) fn keepable(head: &response::Parts) -> Option<Keepable> {
     let kept = headers.iter().filter(|(name, _)| is_kept(name));
     let headers = kept.map(|(name, value)| (name.clone(), value.clone()));
     let headers = headers.collect();
-    Some(Keepable { headers, fresh_for })
+    Some(Keepable {
+        headers,
+        fresh_for,
+        came_at,
+    })
 }
 
 /// How long an answer with these directives and this age may be given again (RFC 9111, sections 4.2.1 and 4.2.3).
 /// `s-maxage`, which is for caches that several clients share, goes before `max-age`; what cannot be read says not at all.
-fn fresh_for(
-    directives: impl Iterator<Item = String>,
-    age: Option<&HeaderValue>,
-) -> Option<Duration> {
-    let seconds = |value: &str| value.trim().trim_matches('"').parse().unwrap_or(0_u64);
+fn fresh_for(directives: impl Iterator<Item = String>, came_at: Duration) -> Option<Duration> {
     let (mut shared, mut any) = (None, None);
     for directive in directives {
         let (name, value) = directive.split_once('=').unwrap_or((&directive, ""));
@@ -99,9 +103,11 @@ fn fresh_for(
         };
         *said = Some(said.unwrap_or(u64::MAX).min(seconds(value)));
     }
-    let age = age.and_then(|age| age.to_str().ok()).map_or(0, seconds);
-    let left = shared.or(any)?.saturating_sub(age);
-    Some(Duration::from_secs(left))
+    Some(Duration::from_secs(shared.or(any)?).saturating_sub(came_at))
+}
+
+fn seconds(value: &str) -> u64 {
+    value.trim().trim_matches('"').parse().unwrap_or(0)
 }
 
 impl Answer {
@@ -153,6 +159,11 @@ impl Answer {
     /// Time since it was kept.
     pub fn age(&self) -> Duration {
         self.kept.elapsed()
+    }
+
+    /// Time since its worker made it, as far as that says so (RFC 9111, section 4.2.3).
+    pub fn whole_age(&self) -> Duration {
+        self.head.came_at + self.age()
     }
 
     /// Its worker says nothing against giving it now.
@@ -266,6 +277,8 @@ mod tests {
             let kept = keepable(&head(200, headers)).expect("keepable");
             let found = kept.fresh_for.map(|time| time.as_secs());
             assert_eq!(found, seconds, "{headers:?}");
+            let said = headers.contains(&("age", "20"));
+            assert_eq!(kept.came_at.as_secs(), if said { 20 } else { 0 });
         }
     }
 

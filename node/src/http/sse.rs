@@ -35,9 +35,9 @@ const ERROR_EVENTS: [&[u8]; 2] = [b"error", b"response.failed"];
 /// What the counts follow. To make a search ready takes longer than to look through an event, so it is done once.
 const USAGE: &[u8] = b"\"usage\":";
 static LAST_USAGE: LazyLock<FinderRev<'static>> = LazyLock::new(|| FinderRev::new(USAGE));
-static COUNTS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\":{"));
+static FIRST_USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(USAGE));
 /// Usage that comes as an event of its own (`stream_options.include_usage`) has no choice beside it.
-static NO_CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"choices\":[]"));
+static CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"choices\":"));
 
 /// Token counts of a finished request, as vLLM reports them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -79,6 +79,20 @@ pub fn usage_of(json: &[u8]) -> Option<Usage> {
             .and_then(|d| d.cached_tokens)
             .or(usage.cache_read_input_tokens),
     })
+}
+
+/// Whether it names usage that is not `null`, as of each event but the last. vLLM writes JSON without blanks; others do not.
+fn has_counts(json: &[u8]) -> bool {
+    let value = FIRST_USAGE.find(json).map(|at| &json[at + USAGE.len()..]);
+    value.is_some_and(|value| value.trim_ascii_start().starts_with(b"{"))
+}
+
+fn has_no_choices(json: &[u8]) -> bool {
+    let value = CHOICES
+        .find(json)
+        .map(|at| &json[at + CHOICES.needle().len()..]);
+    let value = value.and_then(|value| value.trim_ascii_start().strip_prefix(b"["));
+    value.is_some_and(|value| value.trim_ascii_start().starts_with(b"]"))
 }
 
 /// What has been seen of one stream.
@@ -177,9 +191,9 @@ impl Scan {
             self.early += u64::from(self.is_early);
             self.done |= value == b"[DONE]";
             self.error |= value.starts_with(b"{\"error\"");
-            if COUNTS.find(end).is_some() {
+            if has_counts(end) {
                 self.usage = usage_of(end).or(self.usage);
-                self.without_text += u64::from(NO_CHOICES.find(end).is_some());
+                self.without_text += u64::from(has_no_choices(end));
             }
         }
         self.is_early &= self.in_event;
@@ -409,6 +423,34 @@ mod tests {
                 scan.read(piece);
             });
             assert_eq!(scan.has_begun(), has_begun, "{behind}");
+        }
+    }
+
+    #[test]
+    fn usage_is_read_with_blanks_and_without() {
+        for (last, expected) in [
+            (
+                r#"{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}"#,
+                Some(7),
+            ),
+            (
+                r#"{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}"#,
+                Some(7),
+            ),
+            (r#"{"choices": [{}], "usage": null}"#, None),
+        ] {
+            let mut scan = Scan::default();
+            scan.read(
+                format!("data: {{\"choices\": [{{}}], \"usage\": null}}\n\ndata: {last}\n\n")
+                    .as_bytes(),
+            );
+            assert_eq!(
+                scan.usage.map(|usage| usage.prompt_tokens),
+                expected,
+                "{last}"
+            );
+            let without_text = u64::from(expected.is_some());
+            assert_eq!(scan.tokens(), 2 - without_text, "{last}");
         }
     }
 
