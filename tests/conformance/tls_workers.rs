@@ -133,6 +133,16 @@ async fn https_workers_are_verified_and_shown_a_certificate() {
     invariants::hold(&cluster, &fakes, &["the old ones stay"]).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_https_address_of_a_plain_port_is_told_to_be_one() {
+    let fakes = chat::workers(1, &quick()).await;
+    let mut cluster = Plan::default().found().await;
+    let admin = cluster.join("r1", Vec::new()).await.admin();
+    let url = format!("https://{}", fakes[0].addr());
+    admin.add_cold("w1", &url, &[MODEL]).await;
+    until_log_says(&cluster, "does not speak TLS: declare it as http://").await;
+}
+
 /// Values of `Authorization` that a worker saw in requests.
 fn keys_seen(worker: &FakeWorker) -> Vec<String> {
     let entries = worker.log().into_iter();

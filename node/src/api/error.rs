@@ -239,9 +239,10 @@ impl ApiError {
         }
     }
 
-    /// A target above `limits.header_bytes`.
+    /// A target above `limits.header_bytes`, or longer than [`http::Uri`] can be.
     pub fn target_too_long() -> Self {
-        let message = "the request line is longer than limits.header_bytes";
+        let message =
+            "the request line is longer than limits.header_bytes, or its target than 65,534 bytes";
         Self::new(ErrorKind::TargetTooLong, message)
     }
 

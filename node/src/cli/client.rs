@@ -11,7 +11,7 @@ use url::Url;
 use super::failure::Failure;
 use crate::admin::BODY_BYTES_MAX;
 use crate::shown::field;
-use crate::tls::read_certificates;
+use crate::tls::{NO_TLS, read_certificates};
 
 /// Where a replica's admin port is unless its configuration says otherwise.
 pub(super) const DEFAULT_ADMIN: &str = "http://127.0.0.1:30001";
@@ -342,9 +342,6 @@ fn client_with(roots: Vec<reqwest::Certificate>) -> Result<reqwest::Client, Fail
         .build()
         .map_err(|error| Failure::Refused(chain(&error)))
 }
-
-/// What the TLS library says of an answer that is no TLS.
-const NO_TLS: &str = "InvalidContentType";
 
 /// What to do about a certificate, where that is why a connection failed.
 fn disbelieved(cause: &str) -> Option<String> {

@@ -19,8 +19,8 @@ use super::types::{ByteSize, HostPort, Name, PriceRule};
 section! {
     /// Gossip between replicas: QUIC with mutual TLS on one UDP port. Local to each replica.
     [gossip] GossipSettings {
-        /// Address of this machine at which the other replicas reach this one, by gossip; beyond loopback
-        /// certificates are required.
+        /// Address of this machine at which the other replicas reach this one, by gossip; with other replicas, and
+        /// beyond loopback, certificates are required.
         ///
         /// Loopback: replicas of this machine alone. `0.0.0.0` takes all its addresses, and needs `advertise`.
         host: IpAddr = LOOPBACK, flag "gossip-host" Text;

@@ -45,15 +45,7 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
     });
     let of_workers: Vec<_> = trouble.collect();
     // Nobody has anything to do about them, and they may be the only ones of their models.
-    let on_trial = workers.iter().filter(|worker| awaits_trial(worker));
-    let on_trial = on_trial.map(|worker| {
-        (
-            field(worker, "id"),
-            ON_TRIAL,
-            worker["verdict_for_s"].as_u64(),
-        )
-    });
-    let on_trial: Vec<_> = on_trial.collect();
+    let noted: Vec<_> = workers.iter().filter_map(note_on_worker).collect();
     let usable = workers.iter().filter(|worker| is_usable(worker)).count();
     let first = [twins, alone, unheard, lost_sources];
     let first: Vec<_> = first.iter().filter_map(|what| what(cluster)).collect();
@@ -71,7 +63,7 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
         all => format!("{usable} of {} usable", count(all, "worker")),
     };
     text.push_str(&format!("; {use_of_workers}"));
-    let of_workers = told(of_workers.into_iter().chain(on_trial).collect());
+    let of_workers = told(of_workers.into_iter().chain(noted).collect());
     if !of_workers.is_empty() {
         text.push_str(&format!(": {of_workers}"));
     }
@@ -237,6 +229,8 @@ fn is_nameless(worker: &Value) -> bool {
 pub const NAMELESS: &str = "without a model that can be used";
 /// What a worker is whose next request shows how it is.
 pub const ON_TRIAL: &str = "on trial after failed requests";
+/// What a worker is that gets nothing from this replica before a time that it named (`Retry-After`).
+pub const PAUSED: &str = "asked to be left alone";
 
 /// It was left alone after failed requests, and that time is over: the next request that would go there does. Without
 /// traffic it stays so, and is of use all the same.
@@ -248,6 +242,19 @@ pub fn is_on_trial(worker: &Value) -> bool {
 /// show how it is.
 pub fn awaits_trial(worker: &Value) -> bool {
     worker["state"] == "active" && is_on_trial(worker) && worker_trouble(worker).is_none()
+}
+
+/// What is to be known of a usable worker that is in no trouble: for how long it is so, or, of one that said how long, the
+/// time that is left.
+fn note_on_worker(worker: &Value) -> Option<(String, &'static str, Option<u64>)> {
+    let (what, lasts) = if awaits_trial(worker) {
+        (ON_TRIAL, worker["verdict_for_s"].as_u64())
+    } else if is_usable(worker) && worker["paused_s"].is_u64() {
+        (PAUSED, worker["paused_s"].as_u64())
+    } else {
+        return None;
+    };
+    Some((field(worker, "id"), what, lasts))
 }
 
 /// What others say, and nothing here speaks against: it is the last resort then.
@@ -659,6 +666,20 @@ mod tests {
             text.contains("others say") && !text.contains("on trial"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_worker_that_asked_to_be_left_alone_is_noted() {
+        let cluster =
+            json!({ "digest": "d", "settings": "s", "replicas": [replica("r1", true, true, "d")] });
+        let mut paused = worker("w1", "active", "good", 900);
+        paused["paused_s"] = 12.into();
+        let found = summary(&cluster, std::slice::from_ref(&paused));
+        let text = "1 replica; 1 worker usable: 1 asked to be left alone for 12 s: w1";
+        assert_eq!((found.text.as_str(), found.is_wrong), (text, false));
+        paused["state"] = "draining".into();
+        let text = summary(&cluster, &[paused]).text;
+        assert!(!text.contains("left alone"), "{text}");
     }
 
     #[test]

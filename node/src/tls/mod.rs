@@ -20,6 +20,9 @@ use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, ring};
 
+/// How rustls says, among the causes of an error, that what came is no TLS: the other side speaks plain text.
+pub(crate) const NO_TLS: &str = "InvalidContentType";
+
 /// The one provider, given explicitly: with two in one binary rustls cannot choose a default.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())

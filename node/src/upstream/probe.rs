@@ -23,6 +23,7 @@ use super::{token_probe, vigil, worker_facts};
 use crate::config::HealthConfig;
 use crate::metrics::ResultLabels;
 use crate::shown::IS_REPLICA;
+use crate::tls::NO_TLS;
 
 /// Results of probes, as labels.
 const GOOD: &str = "good";
@@ -162,8 +163,7 @@ async fn check(worker: &Worker, parts: &ProbeParts) -> Result<(), Failed> {
             how: Probe::Bad,
         }),
         Err(error) => Err(Failed {
-            // With its causes: what TLS or the rule of `workers.allow` says is the last of them.
-            why: format!("{error:#}"),
+            why: in_words(&error),
             how: how(&error),
         }),
     }
@@ -171,6 +171,15 @@ async fn check(worker: &Worker, parts: &ProbeParts) -> Result<(), Failed> {
 
 fn date(response: &reqwest::Response) -> Option<&str> {
     response.headers().get(DATE)?.to_str().ok()
+}
+
+/// An error with its causes: what TLS or the rule of `workers.allow` says is the last of them.
+fn in_words(error: &anyhow::Error) -> String {
+    let causes = format!("{error:#}");
+    match causes.contains(NO_TLS) {
+        true => format!("what answers there does not speak TLS: declare it as http:// ({causes})"),
+        false => causes,
+    }
 }
 
 /// Which kind of failure an error is that left a check without an answer.

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Listed, Standing, WORKERS_SHOWN, texts};
 use crate::shown::summary::{
-    ON_TRIAL, is_on_trial, own_trouble, seconds, worker_rank, worker_trouble,
+    ON_TRIAL, PAUSED, is_on_trial, own_trouble, seconds, worker_rank, worker_trouble,
 };
 use crate::shown::{clean, field};
 
@@ -119,7 +119,7 @@ fn notes(worker: &Value) -> Vec<String> {
         ));
     }
     if let Some(left) = worker["paused_s"].as_u64() {
-        notes.push(format!("asked to be left alone for {}", seconds(left)));
+        notes.push(format!("{PAUSED} for {}", seconds(left)));
     }
     let warm_up = &worker["warm_up"];
     if warm_up.is_object() {
