@@ -71,11 +71,12 @@ impl Tier {
         }
     }
 
-    /// Of vLLM's word.
+    /// Of vLLM's word, or LMCache's, which has small letters.
     fn of(medium: Option<&str>) -> Self {
         match medium {
-            None | Some("GPU") => Self::Gpu,
-            Some("CPU") => Self::Host,
+            None => Self::Gpu,
+            Some(gpu) if gpu.eq_ignore_ascii_case("GPU") => Self::Gpu,
+            Some(cpu) if cpu.eq_ignore_ascii_case("CPU") => Self::Host,
             Some(_) => Self::Storage,
         }
     }

@@ -4,6 +4,10 @@
 //! index counts that. Hybrid models tell of each of their cache groups: followed is the first group with full attention,
 //! since blocks of the others say nothing about how long a prefix is.
 //!
+//! Which group that is, and how many tokens a block has, is said by events of the GPU alone. What connectors tell of other
+//! media lacks both, or names pieces of another size (`OffloadingConnector`: 0 tokens, or those of its chunks; LMCache:
+//! those of its chunks, by hashes of its own).
+//!
 //! A request with `kv_cache_report_mode: full` makes vLLM repeat stores of blocks that have no further copy. Such a block
 //! counts as held until the publisher is forgotten: what placement makes of it is corrected by the cached tokens that
 //! answers report.
@@ -48,7 +52,7 @@ pub struct Applied {
     pub cleared: u64,
     /// Blocks for which the index has no room.
     pub refused: u64,
-    /// Blocks of groups that are not followed.
+    /// Blocks of groups that are not followed, and pieces of another size.
     pub other_groups: u64,
     /// Events of unknown types.
     pub unknown: u64,
@@ -62,7 +66,7 @@ pub struct Publisher {
     knowledge: Knowledge,
     /// The group that is followed.
     group: Option<u32>,
-    /// Tokens of a block, as it says.
+    /// Tokens of a block on the GPU, as it says.
     block_tokens: u32,
 }
 
@@ -112,7 +116,9 @@ impl Publisher {
 
     /// Whether an event is about blocks that are followed, after the batch that it came in was applied.
     pub fn follows(&self, event: &Stored) -> bool {
-        self.group == Some(event.group)
+        let is_of_size =
+            event.tier == Tier::Gpu || [0, self.block_tokens].contains(&event.block_tokens);
+        self.group == Some(event.group) && is_of_size
     }
 
     /// What comes is a process's first batch, or a later one.
@@ -136,10 +142,10 @@ impl Publisher {
 
     /// A batch came whose events cannot be read: what it stored and removed is not known.
     pub fn unreadable(&mut self, index: &mut Index) {
-        let group = self.group;
+        let (group, block_tokens) = (self.group, self.block_tokens);
         self.forget(index);
         // The process is the same.
-        self.group = group;
+        (self.group, self.block_tokens) = (group, block_tokens);
         self.knowledge = Knowledge::Partial;
     }
 
@@ -154,10 +160,7 @@ impl Publisher {
                 Event::Stored(event) => self.store(event, index, &mut applied),
                 Event::Removed(event) => self.remove(event, index, &mut applied),
                 Event::Cleared => {
-                    if let Some(holder) = self.holder.take() {
-                        index.close(holder);
-                    }
-                    self.knowledge = Knowledge::Whole;
+                    self.clear(index);
                     applied.cleared += 1;
                 }
             }
@@ -165,16 +168,36 @@ impl Publisher {
         applied
     }
 
+    /// The GPU's cache is empty. What a connector keeps elsewhere goes only where that was asked for, of which nothing is
+    /// said: some of it may be there.
+    fn clear(&mut self, index: &mut Index) {
+        let mut is_all = true;
+        if let Some(holder) = self.holder.take() {
+            is_all = [Tier::Host, Tier::Storage]
+                .into_iter()
+                .all(|tier| index.held(holder, tier) == 0);
+            index.close(holder);
+        }
+        self.knowledge = if is_all {
+            Knowledge::Whole
+        } else {
+            Knowledge::Partial
+        };
+    }
+
     fn store(&mut self, event: &Stored, index: &mut Index, applied: &mut Applied) {
         let blocks = event.hashes.len() as u64;
-        if self.group.is_none() && event.is_full_attention {
+        let is_gpu = event.tier == Tier::Gpu;
+        if is_gpu && self.group.is_none() && event.is_full_attention {
             self.group = Some(event.group);
         }
-        if self.group != Some(event.group) {
+        if !self.follows(event) {
             applied.other_groups += blocks;
             return;
         }
-        self.block_tokens = event.block_tokens;
+        if is_gpu {
+            self.block_tokens = event.block_tokens;
+        }
         let stored = self.put(event.tier, &event.hashes, index);
         applied.stored += stored;
         applied.refused += blocks - stored;
