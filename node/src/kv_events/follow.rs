@@ -153,7 +153,8 @@ async fn hear(worker: Arc<Worker>, mut parts: KvParts) {
         }
         questions.knows_start(before, epoch, Instant::now());
         let about = worker.about.load_full();
-        match sources::of_labels(&about.labels, worker.address.rank(), about.ranks) {
+        let (host, rank) = (worker.address.url.host(), worker.address.rank());
+        match sources::of_labels(&about.labels, host, rank, about.ranks) {
             Ok(None) => {}
             Ok(Some(declared)) => {
                 found.begin(declared, &worker, &parts);
@@ -171,7 +172,7 @@ async fn hear(worker: Arc<Worker>, mut parts: KvParts) {
         let answer = ask(&worker).await;
         questions.ended(asked, answer.is_ok(), Instant::now());
         match answer {
-            Ok(answer) => match sources::of_answer(&answer, worker.address.rank()) {
+            Ok(answer) => match sources::of_answer(&answer, host, rank) {
                 Ok(sources) => found.begin(sources, &worker, &parts),
                 Err(problem) => found.report(problem, &worker),
             },

@@ -3,6 +3,7 @@
 //! Rank r of a worker adds r to the ports of a label; the answer has done so already.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use grapevine_gossip::worker::Labels;
 use grapevine_kv_events::endpoint::{self, BadEndpoint, EVENTS, Endpoint, REPLAY, TOPIC};
@@ -31,19 +32,45 @@ pub struct Source {
 pub(super) enum BadSource {
     #[error(transparent)]
     Address(#[from] BadEndpoint),
+    #[error("port {0} of loopback is one of whoever dials it: publish at tcp://*:{0}")]
+    Loopback(u16),
     #[error("its topic is longer than {TOPIC_BYTES_MAX} bytes")]
     Topic,
     #[error("no list of publishers")]
     Answer,
 }
 
-/// What a worker's labels say; none if they say nothing. `rank`: that of a worker that is one of several at its address;
-/// `ranks`: how many engines are behind it, if that is known. Those that labels name are there in any case.
+impl Source {
+    /// The same as it can be dialled from another host than the worker's, `host`. At loopback there is whoever else listens
+    /// on the host of this replica: another worker, it may be, whose messages would pass for this one's.
+    fn reached_at(self, host: &str) -> Result<Self, BadSource> {
+        let is_astray =
+            |at: &Endpoint| at.host.as_deref().is_some_and(is_loopback) && !is_loopback(host);
+        if is_astray(&self.events) {
+            return Err(BadSource::Loopback(self.events.port));
+        }
+        // Without it gaps are not filled; that is no reason not to listen.
+        let replay = self.replay.filter(|at| !is_astray(at));
+        Ok(Self { replay, ..self })
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    match host.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => host.eq_ignore_ascii_case("localhost"),
+    }
+}
+
+/// What a worker's labels say; none if they say nothing. `host`: the worker's; `rank`: that of a worker that is one of
+/// several at its address; `ranks`: how many engines are behind it, if that is known. Those that labels name are there in
+/// any case.
 ///
 /// # Errors
-/// A label is no address.
+/// A label is no address, or none of the worker's.
 pub(super) fn of_labels(
     labels: &Labels,
+    host: &str,
     rank: Option<u32>,
     ranks: Option<u32>,
 ) -> Result<Option<Vec<Source>>, BadSource> {
@@ -63,12 +90,13 @@ pub(super) fn of_labels(
         let Some(events) = endpoint::of_rank(EVENTS, rank, label)? else {
             continue;
         };
-        sources.push(Source {
+        let source = Source {
             rank,
             events,
             replay: endpoint::of_rank(REPLAY, rank, label)?,
             topic: topic(labels.get(TOPIC).unwrap_or_default())?,
-        });
+        };
+        sources.push(source.reached_at(host)?);
     }
     Ok((!sources.is_empty()).then_some(sources))
 }
@@ -80,11 +108,15 @@ fn topic(text: &str) -> Result<String, BadSource> {
     Ok(text.to_owned())
 }
 
-/// What a worker answers to `GET /kv_event_sources` (vLLM 0.31 and later); empty if it publishes nothing.
+/// What a worker at this host answers to `GET /kv_event_sources` (vLLM 0.31 and later); empty if it publishes nothing.
 ///
 /// # Errors
 /// It is no such answer, or an address in it cannot be reached.
-pub(super) fn of_answer(answer: &[u8], rank: Option<u32>) -> Result<Vec<Source>, BadSource> {
+pub(super) fn of_answer(
+    answer: &[u8],
+    host: &str,
+    rank: Option<u32>,
+) -> Result<Vec<Source>, BadSource> {
     #[derive(Deserialize)]
     struct Publisher {
         #[serde(default)]
@@ -106,13 +138,13 @@ pub(super) fn of_answer(answer: &[u8], rank: Option<u32>) -> Result<Vec<Source>,
     });
     let sources = wanted.take(ENGINES_MAX as usize).map(|(rank, publisher)| {
         let replay = publisher.replay_endpoint.as_deref();
-        Ok(Source {
+        let source = Source {
             rank,
             events: publisher.endpoint.parse()?,
-            // Without it gaps are not filled; that is no reason not to listen.
             replay: replay.and_then(|address| address.parse().ok()),
             topic: topic(&publisher.topic)?,
-        })
+        };
+        source.reached_at(host)
     });
     sources.collect()
 }
@@ -120,6 +152,8 @@ pub(super) fn of_answer(answer: &[u8], rank: Option<u32>) -> Result<Vec<Source>,
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const HOST: &str = "10.0.0.7";
 
     /// At the worker's own address.
     fn at(port: u16) -> Endpoint {
@@ -136,7 +170,8 @@ mod tests {
             replay: replay.map(at),
             topic: "kv".into(),
         };
-        let of = |labels: &Labels, rank, ranks| of_labels(labels, rank, ranks).expect("valid");
+        let of =
+            |labels: &Labels, rank, ranks| of_labels(labels, HOST, rank, ranks).expect("valid");
         assert_eq!(of(&one, None, None), Some(vec![source(0, 5557, None)]));
         assert_eq!(
             of(&one, Some(3), Some(4)),
@@ -162,7 +197,7 @@ mod tests {
             assert_eq!(of(&each, None, ranks), Some(expected.clone()), "{ranks:?}");
         }
         assert_eq!(of(&each, Some(3), None), Some(expected[1..].to_vec()));
-        let is_wrong = |text, rank, ranks| of_labels(&labels(&[text]), rank, ranks).is_err();
+        let is_wrong = |text, rank, ranks| of_labels(&labels(&[text]), HOST, rank, ranks).is_err();
         assert!(is_wrong("kv.events=ipc://x", None, None));
         assert!(is_wrong("kv.events=tcp://*:65535", Some(1), None));
         assert!(is_wrong("kv.events=tcp://*:65535", None, Some(2)));
@@ -188,13 +223,40 @@ mod tests {
             replay: None,
             topic: String::new(),
         };
-        let of = |rank| of_answer(answer, rank).expect("an answer");
-        assert_eq!(of(None), [first, second.clone()]);
-        assert_eq!(of(Some(1)), [second]);
-        assert_eq!(of_answer(b"{}", None), Ok(Vec::new()));
-        assert_eq!(of_answer(b"[]", None), Err(BadSource::Answer));
+        let of = |host, rank| of_answer(answer, host, rank).expect("an answer");
+        for here in ["127.0.0.1", "::1", "localhost"] {
+            assert_eq!(of(here, None), [first.clone(), second.clone()], "{here}");
+        }
+        // Dialled from elsewhere, that is another host's.
+        let replay = None;
+        assert_eq!(of(HOST, None), [Source { replay, ..first }, second.clone()]);
+        assert_eq!(of(HOST, Some(1)), [second]);
+        assert_eq!(of_answer(b"{}", HOST, None), Ok(Vec::new()));
+        assert_eq!(of_answer(b"[]", HOST, None), Err(BadSource::Answer));
         let file =
             br#"{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"ipc:///x"}}"#;
-        assert!(matches!(of_answer(file, None), Err(BadSource::Address(_))));
+        assert!(matches!(
+            of_answer(file, HOST, None),
+            Err(BadSource::Address(_))
+        ));
+    }
+
+    #[test]
+    fn events_at_loopback_are_those_of_a_worker_there_alone() {
+        let labels = |text: &str| Labels::from_texts([text]).expect("labels");
+        for (address, expected) in [
+            ("tcp://127.0.0.1:5557", Err(BadSource::Loopback(5557))),
+            ("tcp://[::1]:5557", Err(BadSource::Loopback(5557))),
+            ("tcp://localhost:5557", Err(BadSource::Loopback(5557))),
+            ("tcp://10.0.0.8:5557", Ok(true)),
+            ("tcp://*:5557", Ok(true)),
+        ] {
+            let of = |host| {
+                let found = of_labels(&labels(&format!("kv.events={address}")), host, None, None);
+                found.map(|found| found.is_some())
+            };
+            assert_eq!(of("gpu-1"), expected, "{address}");
+            assert_eq!(of("127.0.0.1"), Ok(true), "{address}");
+        }
     }
 }
