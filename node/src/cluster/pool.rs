@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use grapevine_gossip::load::LoadCell;
 use grapevine_gossip::worker::{Role, WorkerId};
 use grapevine_placement::{Digest, PolicySettings, Ring, Slots};
-use grapevine_transfer::Half;
+use grapevine_transfer::{Connector, Half};
 
 use super::pairing::{Mate, Pairing, Pairs};
 use crate::api::cards::Merged;
@@ -118,6 +118,13 @@ impl Pool {
     /// other.
     pub fn halves(&self) -> Option<&Arc<Halves>> {
         self.halves.as_ref()
+    }
+
+    /// Whether requests are divided in SGLang's way: both halves get the client's own.
+    pub fn divides_as_sglang(&self) -> bool {
+        let decode = self.halves.as_ref().map_or(self, |halves| &halves.decode);
+        let mut halves = decode.members.iter().filter_map(PoolMember::half);
+        halves.any(|half| half.connector() == Connector::Sglang)
     }
 
     /// What a request finds here now: while no worker of whole requests can be used, the model is as if it had none.

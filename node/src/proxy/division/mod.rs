@@ -23,7 +23,7 @@ mod whole;
 
 use grapevine_gossip::worker::Role;
 use grapevine_placement::Key;
-use grapevine_transfer::body::{self, Form};
+use grapevine_transfer::body::{self, Form, Indivisible};
 use grapevine_transfer::names_peers;
 use http::HeaderValue;
 
@@ -80,8 +80,8 @@ fn reason_of(endpoint: Endpoint) -> Option<(&'static str, &'static str)> {
 }
 
 impl Division {
-    /// Of a request for a model some of whose workers take one half of a request. `is_held`: one certain worker has what
-    /// it is about.
+    /// Of a request for a model some of whose workers, those of `pool`, take one half of a request. `is_held`: one certain
+    /// worker has what it is about.
     ///
     /// # Errors
     /// 400 for a client that says itself where a prompt's KV is: it could read what other clients' prompts left there.
@@ -89,6 +89,7 @@ impl Division {
         endpoint: Endpoint,
         is_held: bool,
         body: &[u8],
+        pool: &Pool,
     ) -> Result<Self, ApiError> {
         let Some(form) = form_of(endpoint).filter(|_| !is_held) else {
             if body::carries_transfer(body) {
@@ -106,6 +107,7 @@ impl Division {
         match look.indivisible {
             _ if look.carries_transfer => Err(says_where()),
             None => Ok(Self::Halves(form)),
+            Some(Indivisible::ForcedTool) if pool.divides_as_sglang() => Ok(Self::Halves(form)),
             Some(why) => Ok(Self::Indivisible(why.as_str(), why.to_string())),
         }
     }
@@ -186,7 +188,7 @@ impl Undivided<'_> {
         if pool.is_of_whole_workers() {
             return Ok(None);
         }
-        let division = Division::of(self.endpoint, self.is_held, self.body)?;
+        let division = Division::of(self.endpoint, self.is_held, self.body, pool)?;
         let is_short = transfer.divide().is_short(key.prompt_tokens());
         division
             .way(pool, transfer.decode_alone, is_short)
@@ -213,11 +215,25 @@ fn no_prefill_worker() -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use grapevine_gossip::worker::Labels;
+
     use super::*;
+    use crate::alone::{Alone, worker_with};
+    use crate::config::KvEventsConfig;
+
+    const MODEL: &str = "m";
+
+    /// A replica that knows one worker of each half.
+    fn halves() -> Alone {
+        let workers = [("d0", Role::Decode), ("p0", Role::Prefill)];
+        let workers = workers.map(|(id, role)| worker_with(id, MODEL, |raw| raw.role = role));
+        Alone::new("r1", workers, &KvEventsConfig::default(), 2)
+    }
 
     /// vLLM reads the field in Anthropic's messages, too (0.32.0), and in what an operator's opened path takes.
     #[test]
     fn no_client_says_where_blocks_are_whatever_the_endpoint() {
+        let pool = halves().cluster.fleet().pool(MODEL).expect("it is served");
         let steering = br#"{"kv_transfer_params": {"do_remote_prefill": true}}"#;
         for endpoint in [
             Endpoint::Chat,
@@ -228,11 +244,35 @@ mod tests {
             Endpoint::Opened,
         ] {
             for is_held in [false, true] {
-                let refused = Division::of(endpoint, is_held, steering);
+                let refused = Division::of(endpoint, is_held, steering, &pool);
                 assert!(refused.is_err(), "{endpoint:?} {is_held}");
-                let plain = Division::of(endpoint, is_held, b"{}");
+                let plain = Division::of(endpoint, is_held, b"{}", &pool);
                 assert!(plain.is_ok(), "{endpoint:?} {is_held}");
             }
         }
+    }
+
+    /// vLLM's prefill worker refuses the one token of its leg as no call; SGLang's gets the client's own request.
+    #[tokio::test]
+    async fn a_call_of_a_tool_is_divided_in_the_way_of_sglang_alone() {
+        let house = halves();
+        let division = || {
+            let pool = house.cluster.fleet().pool(MODEL).expect("it is served");
+            let body = br#"{"messages": [], "tools": [{}], "tool_choice": "required"}"#;
+            Division::of(Endpoint::Chat, false, body, &pool).expect("it says nothing of blocks")
+        };
+        let whole = division();
+        assert!(
+            matches!(whole, Division::Indivisible("forced_tool", _)),
+            "{whole:?}"
+        );
+        for worker in ["d0", "p0"] {
+            let labels = Labels::new([("kv.connector", "sglang")]).expect("valid");
+            let id = worker.parse().expect("an id");
+            let labelled = house.agent.label_worker(&id, labels).await;
+            labelled.expect("there is room");
+        }
+        house.cluster.update(&house.agent.view());
+        assert_eq!(division(), Division::Halves(Form::Completions));
     }
 }

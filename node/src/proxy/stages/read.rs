@@ -203,7 +203,7 @@ impl Read {
             false => {
                 let is_held = query.response.is_some();
                 division::check_id(record.request_id())?;
-                Some(Division::of(endpoint, is_held, &body.bytes)?)
+                Some(Division::of(endpoint, is_held, &body.bytes, &query.pool)?)
             }
         };
         let thought = at.elapsed();

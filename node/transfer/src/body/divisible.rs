@@ -33,11 +33,15 @@ pub enum Indivisible {
     /// `truncate_prompt_tokens` not above 0, `truncation` of a response: the engine cuts the prompt to what the longest
     /// answer leaves of its context. A prefill's answer has one token, so the two legs would keep different prompts.
     Truncation,
+    /// `tool_choice` is `required` or names a tool: vLLM reads the whole answer as a call, and refuses a prefill's one
+    /// token (400 or 500). No other choice would leave the prompt the same with every template. Not so for SGLang, whose
+    /// prefill ends by itself.
+    ForcedTool,
 }
 
 impl Indivisible {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Choices,
         Self::BestOf,
         Self::BeamSearch,
@@ -48,6 +52,7 @@ impl Indivisible {
         Self::Background,
         Self::PreviousResponse,
         Self::Truncation,
+        Self::ForcedTool,
     ];
 
     /// Stable name, as a label of metrics.
@@ -63,6 +68,7 @@ impl Indivisible {
             Self::Background => "background",
             Self::PreviousResponse => "previous_response",
             Self::Truncation => "truncation",
+            Self::ForcedTool => "forced_tool",
         }
     }
 }
@@ -81,6 +87,7 @@ impl fmt::Display for Indivisible {
             Self::Background => "`background` is set",
             Self::PreviousResponse => "`previous_response_id` is set",
             Self::Truncation => "its prompt is cut to what the answer leaves room for",
+            Self::ForcedTool => "`tool_choice` makes it call a tool",
         })
     }
 }
@@ -97,7 +104,7 @@ const SAMPLING: [Row; 4] = [
 ];
 
 /// Other fields at the top level.
-const TOP: [Row; 9] = [
+const TOP: [Row; 10] = [
     ("echo", is_true, Indivisible::Echo),
     ("prompt", is_several, Indivisible::SeveralPrompts),
     ("text", is_several, Indivisible::SeveralPrompts),
@@ -111,6 +118,8 @@ const TOP: [Row; 9] = [
     ),
     ("truncate_prompt_tokens", is_rest, Indivisible::Truncation),
     ("truncation", is_not_disabled, Indivisible::Truncation),
+    // The last one: it alone depends on the workers.
+    ("tool_choice", is_forced, Indivisible::ForcedTool),
 ];
 
 /// Why a request cannot be divided; none for one that can.
@@ -196,6 +205,10 @@ fn is_rest(json: &str) -> bool {
 /// vLLM cuts for any other value, `null` too.
 fn is_not_disabled(json: &str) -> bool {
     object::text(json).as_deref() != Some("disabled")
+}
+
+fn is_forced(json: &str) -> bool {
+    json.starts_with('{') || object::text(json).as_deref() == Some("required")
 }
 
 fn number(json: &str) -> Option<f64> {

@@ -177,6 +177,25 @@ fn what_cannot_be_divided_is_named() {
         (Responses, r#"{"truncation":null}"#, Some(Truncation)),
         (Responses, r#"{"truncation":"disabled"}"#, None),
         (Completions, r#"{"truncation":"auto"}"#, None),
+        (
+            Completions,
+            r#"{"tool_choice":"required"}"#,
+            Some(ForcedTool),
+        ),
+        (
+            Completions,
+            r#"{"tool_choice":{"type":"function","function":{"name":"f"}}}"#,
+            Some(ForcedTool),
+        ),
+        (Responses, r#"{"tool_choice":"required"}"#, Some(ForcedTool)),
+        (
+            Completions,
+            r#"{"tool_choice":"required","n":2}"#,
+            Some(Choices),
+        ),
+        (Completions, r#"{"tool_choice":"auto","tools":[{}]}"#, None),
+        (Completions, r#"{"tool_choice":"none","tools":[{}]}"#, None),
+        (Completions, r#"{"tool_choice":null}"#, None),
     ];
     for (form, body, why) in cases {
         assert_eq!(indivisible(form, body.as_bytes()), Ok(why), "{body}");
