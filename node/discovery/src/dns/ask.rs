@@ -1,25 +1,32 @@
 //! Questions to name servers: which servers, and one name's records.
 
+use std::fmt::Display;
+use std::fs::{self, File};
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{
     ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
 };
 use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
-use hickory_resolver::system_conf::read_system_conf;
+use hickory_resolver::system_conf::parse_resolv_conf;
+use hickory_resolver::{Hosts, TokioResolver};
 
 use super::DnsSettings;
 use super::answer::{Answer, Service, at_addresses, at_services};
 use super::failure::{Failure, NO_NAME, failure};
 use super::name::{DnsName, candidates};
 
-/// A way to ask. It holds no answers: how long those stand is decided by the source.
+/// A way to ask. It holds no answers: how long those stand is decided by the source. What the system says of servers and
+/// hosts is as it was when this was made.
 pub(super) struct Asker {
     resolver: TokioResolver,
+    hosts: Arc<Hosts>,
     search: Vec<Name>,
     ndots: usize,
 }
@@ -31,19 +38,15 @@ impl Asker {
     /// The system's configuration cannot be read.
     pub(super) fn new(settings: &DnsSettings) -> Result<Self, String> {
         let own = &settings.nameservers;
-        let (config, mut options) = if own.is_empty() {
-            read_system_conf().map_err(|error| {
-                format!("/etc/resolv.conf cannot be read: {error}; mend it, or set name servers")
-            })?
+        let (config, mut options, hosts) = if own.is_empty() {
+            of_system(&settings.system)?
         } else {
             let servers = own.iter().map(|server| name_server(*server)).collect();
-            let mut options = ResolverOpts::default();
-            options.use_hosts_file = ResolveHosts::Never;
-            (
-                ResolverConfig::from_parts(None, Vec::new(), servers),
-                options,
-            )
+            let config = ResolverConfig::from_parts(None, Vec::new(), servers);
+            (config, ResolverOpts::default(), Hosts::default())
         };
+        let hosts = Arc::new(hosts);
+        options.use_hosts_file = ResolveHosts::Never;
         let ndots = options.ndots;
         options.cache_size = 0;
         // Larger answers by UDP.
@@ -59,7 +62,9 @@ impl Asker {
             TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
         *builder.options_mut() = options;
         let resolver = builder.build();
-        let resolver = resolver.map_err(|error| format!("the resolver cannot be made: {error}"))?;
+        let mut resolver =
+            resolver.map_err(|error| format!("the resolver cannot be made: {error}"))?;
+        resolver.set_hosts(Arc::clone(&hosts));
         let search = if search.is_empty() {
             domain.into_iter().collect()
         } else {
@@ -67,9 +72,16 @@ impl Asker {
         };
         Ok(Self {
             resolver,
+            hosts,
             search,
             ndots,
         })
+    }
+
+    /// Whether the hosts file has addresses of this kind.
+    fn in_hosts(&self, full: &Name, kind: RecordType) -> bool {
+        let query = Query::query(full.clone(), kind);
+        self.hosts.lookup_static_host(&query).is_some()
     }
 
     /// The workers of `name`.
@@ -81,7 +93,11 @@ impl Asker {
         name: &DnsName,
         settings: &DnsSettings,
     ) -> Result<Answer, String> {
-        for full in candidates(name.name(), &self.search, self.ndots) {
+        let mut names = candidates(name.name(), &self.search, self.ndots);
+        // The system looks at its hosts file before it asks anybody.
+        let kinds = [RecordType::A, RecordType::AAAA];
+        names.sort_by_key(|full| !kinds.iter().any(|kind| self.in_hosts(full, *kind)));
+        for full in names {
             let asked = tokio::time::timeout(settings.timeout, self.records(&full, name));
             let records = match asked.await {
                 Ok(Err(Failure::NoName)) => continue,
@@ -108,6 +124,11 @@ impl Asker {
         };
         match name {
             DnsName::Service { .. } => lookup(RecordType::SRV).await,
+            DnsName::Addresses { .. }
+                if self.in_hosts(full, RecordType::AAAA) && !self.in_hosts(full, RecordType::A) =>
+            {
+                lookup(RecordType::AAAA).await
+            }
             // IPv6 where there is no IPv4: a worker with both is one worker.
             DnsName::Addresses { .. } => match lookup(RecordType::A).await {
                 Err(Failure::Empty) => lookup(RecordType::AAAA).await,
@@ -115,6 +136,25 @@ impl Asker {
             },
         }
     }
+}
+
+/// Name servers, search list and hosts file of the system, in its folder.
+fn of_system(folder: &Path) -> Result<(ResolverConfig, ResolverOpts, Hosts), String> {
+    let path = folder.join("resolv.conf");
+    let unread = |error: &dyn Display| {
+        let path = path.display();
+        format!("{path} cannot be read: {error}; mend it, or set name servers")
+    };
+    let text = fs::read(&path).map_err(|error| unread(&error))?;
+    let (config, options) = parse_resolv_conf(text).map_err(|error| unread(&error))?;
+    let mut hosts = Hosts::default();
+    let read = File::open(folder.join("hosts")).and_then(|file| hosts.read_hosts_conf(file));
+    // As with the system: one that is not there names nobody.
+    Ok((
+        config,
+        options,
+        read.map_or_else(|_| Hosts::default(), |()| hosts),
+    ))
 }
 
 fn name_server(server: SocketAddr) -> NameServerConfig {

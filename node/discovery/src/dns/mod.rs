@@ -15,6 +15,7 @@ mod tests;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use grapevine_gossip::worker::{Role, WorkerError};
@@ -59,8 +60,10 @@ pub struct DnsSettings {
     pub decode_names: Vec<DnsName>,
     /// The scheme of the workers' URLs.
     pub scheme: Scheme,
-    /// Name servers to ask; empty: those of the system (`/etc/resolv.conf`), with its search list and hosts file.
+    /// Name servers to ask; empty: those of the system, with its search list and hosts file.
     pub nameservers: Vec<SocketAddr>,
+    /// Where the system has `resolv.conf` and `hosts`. Default `/etc`.
+    pub system: PathBuf,
     /// The longest time for one name. Default 5 s.
     pub timeout: Duration,
     /// The shortest time that an answer stands, whatever its TTL. Default 1 s. Lower: more questions.
@@ -80,6 +83,7 @@ impl DnsSettings {
             decode_names: Vec::new(),
             scheme: Scheme::default(),
             nameservers: Vec::new(),
+            system: PathBuf::from("/etc"),
             timeout: Duration::from_secs(5),
             ttl_min: Duration::from_secs(1),
             ttl_max: Duration::from_secs(60),
@@ -115,11 +119,10 @@ pub async fn run(settings: DnsSettings, feed: Feed) {
         return feed.closed().await;
     }
     let mut beliefs: Vec<Belief> = settings.all_names().map(|_| Belief::default()).collect();
-    let mut asker = None;
     loop {
         let pause = tokio::select! {
             () = feed.closed() => return,
-            pause = look(&settings, &mut asker, &mut beliefs) => pause,
+            pause = look(&settings, &mut beliefs) => pause,
         };
         let pause = match pause {
             Ok(pause) => {
@@ -127,8 +130,6 @@ pub async fn run(settings: DnsSettings, feed: Feed) {
                 pause
             }
             Err(why) => {
-                // The next look reads the system's configuration anew.
-                asker = None;
                 feed.fail(why);
                 settings.retry
             }
@@ -141,15 +142,9 @@ pub async fn run(settings: DnsSettings, feed: Feed) {
 }
 
 /// Looks up all names, and returns how long the answers stand.
-async fn look(
-    settings: &DnsSettings,
-    asker: &mut Option<Asker>,
-    beliefs: &mut [Belief],
-) -> Result<Duration, String> {
-    let asker = match asker {
-        Some(asker) => asker,
-        None => asker.insert(Asker::new(settings)?),
-    };
+async fn look(settings: &DnsSettings, beliefs: &mut [Belief]) -> Result<Duration, String> {
+    // Each look goes by the system's files as they are then: a name of the hosts file may have other addresses.
+    let asker = Asker::new(settings)?;
     let mut stands = settings.ttl_max;
     for ((name, role), belief) in settings.all_names().zip(beliefs) {
         let answer = asker
@@ -189,6 +184,8 @@ fn report(beliefs: &[Belief], feed: &Feed) {
     };
     match Picture::new(all.into_iter().flatten().cloned()) {
         Ok(picture) => feed.see(picture),
-        Err(error) => feed.fail(format!("{error}; correct the records")),
+        Err(error) => feed.fail(format!(
+            "{error}; correct the records, or name them in one list alone"
+        )),
     }
 }

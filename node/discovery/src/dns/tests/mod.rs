@@ -217,6 +217,34 @@ async fn a_name_server_that_is_not_there_is_a_failure() {
 }
 
 #[tokio::test]
+async fn the_hosts_file_goes_first_and_is_read_at_each_look() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.path().join(name), text).expect("it can be written");
+    };
+    // Nobody answers there, and the names would be looked for in the domain first.
+    write("resolv.conf", "nameserver 127.0.0.1\nsearch example.test\n");
+    write("hosts", "10.0.0.1 w\nfd00::1 six six.example\n");
+    let settings = DnsSettings {
+        nameservers: Vec::new(),
+        system: folder.path().to_owned(),
+        ..quick(
+            &["w:80", "six:80"],
+            SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        )
+    };
+    let mut watched = watch(settings);
+    let six = "http://[fd00::1]:80";
+    watched.until_ids(&["http://10.0.0.1:80", six]).await;
+    write("hosts", "10.0.0.2 w\nfd00::1 six six.example\n");
+    watched.until_ids(&["http://10.0.0.2:80", six]).await;
+    write("resolv.conf", "");
+    watched
+        .until_failure("resolv.conf cannot be read", &["http://10.0.0.2:80", six])
+        .await;
+}
+
+#[tokio::test]
 async fn the_source_ends_with_its_readers() {
     let server = Server::start().await;
     server.set("w.example.", RecordType::A, Reply::Silence);
