@@ -59,6 +59,11 @@ fn indivisible() -> Vec<(&'static str, &'static str, Value)> {
             completion_with(&json!({ "prompt": ["one", "two"] })),
         ),
         (
+            "forced_tool",
+            CHATS,
+            chat_with(&json!({ "tools": [tool()], "tool_choice": "required" })),
+        ),
+        (
             "messages",
             "/v1/messages",
             json!({ "model": MODEL, "max_tokens": 3, "messages": [{ "role": "user", "content": "Hello" }] }),
@@ -70,6 +75,10 @@ fn indivisible() -> Vec<(&'static str, &'static str, Value)> {
         ),
         ("invocations", "/invocations", chat_with(&json!({}))),
     ]
+}
+
+fn tool() -> Value {
+    json!({ "type": "function", "function": { "name": "f", "parameters": { "type": "object" } } })
 }
 
 /// Requests that generate nothing.
