@@ -34,6 +34,9 @@ fn a_wall_clock_that_jumps_kills_nobody() {
             ..Ledger::default()
         };
         ledger.check(&cluster);
+        let behind = if skew > 0 { 0 } else { 2 };
+        let lead = cluster.gauge(behind, "gossip_clock_drift_seconds");
+        assert!((7_000..=7_200).contains(&lead), "r{behind} says {lead} s");
         cluster.skew(2, 0);
         let mut watch = Watch::new(&cluster);
         watch.run(&mut cluster, 20 * SECOND);

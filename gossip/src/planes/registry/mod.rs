@@ -69,6 +69,8 @@ pub(crate) struct RegistryPlane {
     seen: Option<Arc<Seen>>,
     second: Instant,
     unseen: Unseen,
+    /// When a stamp of the future came last, while that is shown.
+    drift_met: Option<Instant>,
 }
 
 impl RegistryPlane {
@@ -104,6 +106,7 @@ impl RegistryPlane {
             seen: None,
             second: now,
             unseen: Unseen::new(now),
+            drift_met: None,
         }
     }
 
@@ -292,7 +295,7 @@ impl RegistryPlane {
         match self.registry.merge(entries, cx.unix_ms) {
             Ok(merged) => {
                 if let Some(lead) = merged.drift {
-                    self.metrics.clock_drift.set(lead.as_secs() as i64);
+                    self.show_drift(lead, cx);
                     tracing::warn!(replica = %from, ?lead, "a registry entry is stamped in the future; check the clocks");
                 }
                 if merged.ahead > 0 {
@@ -308,13 +311,18 @@ impl RegistryPlane {
             }
             Err(error) => {
                 if let RegistryError::Quarantine { lead, .. } = error {
-                    self.metrics.clock_drift.set(lead.as_secs() as i64);
+                    self.show_drift(lead, cx);
                     cx.strike(from, Reason::Implausible);
                 }
                 tracing::error!(replica = %from, "refused registry entries: {error}");
                 None
             }
         }
+    }
+
+    fn show_drift(&mut self, lead: Duration, cx: &Context) {
+        self.metrics.clock_drift.set(lead.as_secs() as i64);
+        self.drift_met = Some(cx.now);
     }
 
     fn answer_sync(&self, request: &SyncRequest, cx: &mut Context) {
@@ -385,6 +393,10 @@ impl RegistryPlane {
             return false;
         }
         self.second = cx.now;
+        let is_over = |met: &mut Instant| cx.now.saturating_duration_since(*met) >= DRIFT_SHOWN_FOR;
+        if self.drift_met.take_if(is_over).is_some() {
+            self.metrics.clock_drift.set(0);
+        }
         // Paused for long: nothing was received, whatever the last sightings were.
         let heard = if elapsed > 10 * SECOND { 0 } else { live_peers };
         let contact = self.contact.add(heard, elapsed);
@@ -584,6 +596,7 @@ impl super::tests::Remembers for RegistryPlane {
             seen,
             second: _,
             unseen: _,
+            drift_met: _,
         } = self;
         let is_in = |others: &[SeenReplica]| others.iter().any(|other| other.id == *peer);
         super::tests::named([
@@ -659,5 +672,7 @@ fn greet_silent(around: &Surroundings, cx: &mut Context) {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+/// How long a stamp of the future is shown: registries are written seldom, and an alarm must end once clocks are right.
+const DRIFT_SHOWN_FOR: Duration = Duration::from_secs(3600);
 /// Workers that a line of the log names.
 const NAMED_MAX: usize = 20;

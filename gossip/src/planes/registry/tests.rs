@@ -320,6 +320,22 @@ fn a_stamp_between_the_limits_of_two_clocks_sets_nobody_against_a_peer() {
     assert_eq!(all.strikes, 0);
 }
 
+/// An alarm goes by it, which is to end once the clocks are right.
+#[test]
+fn a_stamp_of_the_future_is_shown_for_an_hour() {
+    let mut all = Replicas::new(["a", "b"]);
+    let shown = |all: &Replicas| all.planes[0].metrics.clock_drift.get();
+    all.together(&[0, 1]);
+    all.unix_ms[1] += 90_000;
+    all.put(1, "w");
+    all.together(&[0, 1]);
+    assert_eq!(shown(&all), 90);
+    all.alone_for(HOUR / 2, &[0]);
+    assert_eq!(shown(&all), 90);
+    all.alone_for(HOUR / 2, &[0]);
+    assert_eq!(shown(&all), 0);
+}
+
 /// Whoever waits for a confirmation is told that the change is held by others, too.
 #[test]
 fn a_push_is_confirmed_only_where_all_of_it_was_taken() {
