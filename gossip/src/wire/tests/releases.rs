@@ -1,5 +1,6 @@
 //! What is sent to other releases, and by them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::super::*;
@@ -37,7 +38,21 @@ fn releases_are_read_and_written_alike() {
         .enumerate()
         .map(|(number, message)| (name((number, message)), sealed(message)))
         .collect();
+    let every_kind: BTreeSet<u8> = KINDS.iter().flat_map(|kind| kind.codes).copied().collect();
+    let code_of = |bytes: &[u8]| decode(bytes).map(|received| received.header.kind);
+    let sampled: BTreeSet<_> = now.iter().flat_map(|(_, bytes)| code_of(bytes)).collect();
+    assert_eq!(sampled, every_kind, "each kind has a sample");
     for kept in crate::releases::kept("frames", &now) {
+        let has: BTreeSet<_> = kept
+            .lines
+            .iter()
+            .flat_map(|(_, bytes)| code_of(bytes))
+            .collect();
+        let is_own = kept.release == env!("CARGO_PKG_VERSION");
+        assert!(
+            !is_own || has == every_kind,
+            "kept of this release: {has:?}"
+        );
         for (name, bytes) in &kept.lines {
             let received = decode(bytes)
                 .unwrap_or_else(|error| panic!("{name} of release {}: {error}", kept.release));
