@@ -90,6 +90,51 @@ fn examples_of_every_help_text_are_understood() {
     assert!(seen > 60, "{seen} examples were found");
 }
 
+/// Commands of the blocks that are for a shell in a document, however the program is started there.
+fn shell_examples_in(document: &str) -> Vec<Vec<String>> {
+    let blocks = document.split("```").skip(1).step_by(2);
+    let shells = blocks.filter_map(|block| block.strip_prefix("sh\n"));
+    let whole = shells.map(|block| block.replace("\\\n", " "));
+    let started = whole.map(|block| {
+        ["sudo target/release/", "target/release/", "/"]
+            .into_iter()
+            .fold(block, |block, before| {
+                block.replace(&format!("\n{before}grapevine "), "\ngrapevine ")
+            })
+            .replace("cargo run --release -- ", "grapevine ")
+    });
+    started.flat_map(|block| examples_in(&block)).collect()
+}
+
+#[test]
+fn examples_of_every_document_are_understood() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = vec![root.join("README.md")];
+    for folder in [
+        "docs",
+        "node",
+        "testbed",
+        "packaging",
+        "packaging/chart/grapevine",
+    ] {
+        let found = std::fs::read_dir(root.join(folder)).expect("a folder of the tree");
+        let paths = found.map(|entry| entry.expect("readable").path());
+        files.extend(paths.filter(|path| path.extension().is_some_and(|of| of == "md")));
+    }
+    let mut seen = 0;
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("a document");
+        for example in shell_examples_in(&text) {
+            if let Err(error) = Cli::of(example.iter().map(Into::into)) {
+                let is_help = !error.use_stderr();
+                assert!(is_help, "{}: {example:?}: {error}", file.display());
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen > 35, "{seen} examples were found");
+}
+
 #[test]
 fn a_line_is_parted_as_a_shell_does() {
     let parted = |line: &str| {
