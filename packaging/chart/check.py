@@ -3,7 +3,6 @@
     check.py BINARY FOLDER      FOLDER: one file for each case, as `helm template` writes it
 """
 
-import json
 import os
 import pathlib
 import subprocess
@@ -88,9 +87,16 @@ def check_objects(case, objects):
     volumes = {volume["name"] for volume in pod["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes, (case, volumes)
     if "PrometheusRule" in by_kind:
-        alone = spec["replicas"] == 1
-        isolated = json.dumps(by_kind["PrometheusRule"]["spec"]).count("grapevine_gossip_isolated == 1")
-        assert isolated == (0 if alone else 1), case
+        # Of this release alone, where its job is known.
+        own = ""
+        if "ServiceMonitor" in by_kind:
+            job = {"targetLabel": "job", "replacement": f"serving/{name}"}
+            assert by_kind["ServiceMonitor"]["spec"]["endpoints"][0]["relabelings"] == [job], case
+            own = f'{{job="{job["replacement"]}"}}'
+        rules = {rule["alert"]: rule["expr"] for group in by_kind["PrometheusRule"]["spec"]["groups"] for rule in group["rules"]}
+        assert rules["ReplicaMissing"] == f"min by (job) (grapevine_replicas_live{own}) < {spec['replicas']}", case
+        isolated = "> 1" if spec["replicas"] == 1 else "== 1"
+        assert rules["Isolated"] == f"grapevine_gossip_isolated{own} {isolated}", case
     # No pod sees another's key, and none the authority's.
     mounts = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "certificates"]
     secret = next(volume for volume in pod["volumes"] if volume["name"] == "certificates").get("secret")
