@@ -262,15 +262,20 @@ impl Cluster {
         lock(&self.table)[&at].agent.peer_states()
     }
 
-    /// Lines of the metrics of `at` that begin with this text and are not zero.
+    /// Lines of the metrics of `at` that begin with this text and are not zero. Panics if none begins so: counters are
+    /// there before they count.
     pub(crate) fn counted(&self, at: usize, beginning: &str) -> Vec<String> {
         let mut text = String::new();
         let metrics = lock(&self.table)[&at].metrics.clone();
         prometheus_client::encoding::text::encode(&mut text, &metrics).expect("encodes");
-        let lines = text
+        let mut lines: Vec<_> = text
             .lines()
-            .filter(|line| line.starts_with(beginning) && !line.ends_with(" 0"));
-        lines.map(str::to_owned).collect()
+            .filter(|line| line.starts_with(beginning))
+            .map(str::to_owned)
+            .collect();
+        assert!(!lines.is_empty(), "no metric begins with {beginning}");
+        lines.retain(|line| !line.ends_with(" 0"));
+        lines
     }
 
     /// Number of replicas that `at` sees as alive, itself included.

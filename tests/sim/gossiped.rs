@@ -28,6 +28,8 @@ pub(crate) struct Gossiped {
     met: BTreeMap<(usize, usize), (u64, u64, Duration)>,
     told: Vec<Told>,
     links: u64,
+    /// How often a replica had to have a record, at the ends of quiet times.
+    due: u64,
     /// The last peer state of each replica since its start: a count that is different each time.
     published: BTreeMap<usize, u32>,
     count: u32,
@@ -40,6 +42,7 @@ impl Gossiped {
             met: BTreeMap::new(),
             told: Vec::new(),
             links: 0,
+            due: 0,
             published: BTreeMap::new(),
             count: 0,
         }
@@ -140,15 +143,13 @@ impl Gossiped {
         for at in cluster.running() {
             let received = cluster.received(at);
             for told in &self.told {
-                let is_due =
-                    self.lives[told.by] == told.life && told.met.contains(&(at, self.lives[at]));
                 let by = format!("r{}", told.by).parse().expect("an id");
                 let is_known = received.lost.contains(&by)
                     || received
                         .links
                         .get(&by)
                         .is_some_and(|heard| heard.contains(&told.link));
-                if is_due && !is_known {
+                if self.is_due(told, at) && !is_known {
                     missing.push(format!("r{at} lacks link {} of {by}", told.link));
                 }
             }
@@ -166,10 +167,28 @@ impl Gossiped {
         missing
     }
 
+    /// Whether this replica had met the record's sender, and neither has ended since.
+    fn is_due(&self, told: &Told, at: usize) -> bool {
+        self.lives[told.by] == told.life && told.met.contains(&(at, self.lives[at]))
+    }
+
     /// Resets everything after a quiet time.
     pub(crate) fn settle(&mut self, cluster: &Cluster) {
+        let running = cluster.running().into_iter();
+        let due = |at| {
+            self.told
+                .iter()
+                .filter(|told| self.is_due(told, at))
+                .count() as u64
+        };
+        self.due += running.map(due).sum::<u64>();
         self.told.clear();
         cluster.clear_received();
+    }
+
+    /// How often a replica had to have a record.
+    pub(crate) fn due(&self) -> u64 {
+        self.due
     }
 
     /// Records sent in all.

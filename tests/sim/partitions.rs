@@ -46,7 +46,7 @@ fn an_isolated_replica_knows_it_and_catches_up() {
     cluster.run(20 * SECOND); // until the rhythm of heartbeats is learnt
     spread(&mut cluster, 1, 8000);
     let digest = cluster.view(2).workers_digest();
-    let isolated = |cluster: &Cluster| !cluster.counted(2, "gossip_isolated 1").is_empty();
+    let isolated = |cluster: &Cluster| cluster.gauge(2, "gossip_isolated") == 1;
     assert!(!isolated(&cluster));
     cluster.cut(&[2], &[0, 1]);
     let noticed = cluster.until("isolation noticed", LIMIT, isolated);

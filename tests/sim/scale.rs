@@ -13,7 +13,16 @@ const OVERSIZE: u64 = 3;
 const GROWTH: u64 = 8;
 const WORKERS: u16 = 1000;
 /// Planes of `gossip_bytes_total`.
-const PLANES: [&str; 6] = ["gossip", "registry", "load", "evidence", "heat", "bulletin"];
+const PLANES: [&str; 8] = [
+    "handshake",
+    "gossip",
+    "registry",
+    "load",
+    "evidence",
+    "heat",
+    "dry_run",
+    "bulletin",
+];
 
 /// G10: all start at once; within five seconds all know all, and then gossip is cheap.
 #[test]

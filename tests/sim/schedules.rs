@@ -36,6 +36,8 @@ pub(crate) struct Report {
     pub(crate) words: usize,
     pub(crate) unsure: usize,
     pub(crate) records: u64,
+    /// How often a replica had to have one of them.
+    pub(crate) due: u64,
     pub(crate) virtual_s: u64,
 }
 
@@ -81,6 +83,7 @@ pub(crate) fn run(seed: u64, length: Duration, skipped: &[usize]) -> Report {
         words: schedule.words,
         unsure: schedule.ledger.unsure,
         records: schedule.gossiped.records(),
+        due: schedule.gossiped.due(),
         virtual_s: schedule.cluster.elapsed().as_secs(),
     }
 }

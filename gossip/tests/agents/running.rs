@@ -129,14 +129,16 @@ impl Running {
         assert!(ready, "{} never became ready", self.name());
     }
 
-    /// A sum over the series that begin like this.
+    /// A sum over the series that begin like this. Panics if there is none: counters are there before they count.
     pub(crate) fn count(&self, line: &str) -> u64 {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.metrics).expect("encodes");
-        let values = text.lines().filter(|found| found.starts_with(line));
-        values
-            .filter_map(|found| found.rsplit_once(' ')?.1.parse::<u64>().ok())
-            .sum()
+        let found = text.lines().filter(|found| found.starts_with(line));
+        let values: Vec<u64> = found
+            .filter_map(|found| found.rsplit_once(' ')?.1.parse().ok())
+            .collect();
+        assert!(!values.is_empty(), "no metric begins with {line}");
+        values.iter().sum()
     }
 
     /// Waits until so many peers are connected.

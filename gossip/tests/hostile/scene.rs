@@ -198,7 +198,9 @@ impl Honest {
             let is_it = (labels.is_empty() || labels.starts_with('{')) && labels.contains(label);
             is_it.then(|| value.parse::<f64>().expect("a number"))
         };
-        text.lines().filter_map(of).sum()
+        let values: Vec<f64> = text.lines().filter_map(of).collect();
+        assert!(!values.is_empty(), "no metric {name} with {label}");
+        values.iter().sum()
     }
 
     /// Refused messages, by reason; all with an empty one.
