@@ -273,12 +273,16 @@ struct Seen {
 impl Seen {
     fn of(fleet: &Fleet, asks_for_all: bool) -> Self {
         let answers = |worker: &Worker| worker.health.answers() == Answers::Yes;
+        // While no worker of whole requests can be used, those that decode have them.
         let served = fleet.pools().iter().any(|pool| {
-            let mut members = pool.members().iter().filter(|member| !member.draining);
+            let mut members = pool.answering().filter(|member| !member.draining);
             members.any(|member| answers(&member.worker))
         });
         let whole = fleet.whole();
         let in_use = || whole.members().iter().filter(|member| !member.draining);
+        // Nobody's requests find them alone, but most prompts of their models wait for them.
+        let of_prompts = fleet.prefill_only().members().iter();
+        let of_prompts = of_prompts.filter(|member| !member.draining);
         let lack = if served {
             None
         } else if in_use().next().is_none() {
@@ -297,7 +301,9 @@ impl Seen {
             lack,
             all_asked: asks_for_all
                 && lack.is_none()
-                && in_use().all(|member| is_asked(&member.worker)),
+                && in_use()
+                    .chain(of_prompts)
+                    .all(|member| is_asked(&member.worker)),
         }
     }
 }
@@ -345,7 +351,12 @@ impl Patience {
 
 #[cfg(test)]
 mod tests {
+    use grapevine_gossip::worker::{Role, State};
+
     use super::*;
+    use crate::alone::{Alone, worker_with};
+    use crate::config::KvEventsConfig;
+    use crate::upstream::health::Probe;
 
     const AFTER: Duration = Duration::from_secs(3);
     const LACK: Option<Lack> = Some(Lack::NoWorkerReachable);
@@ -389,5 +400,58 @@ mod tests {
         assert_eq!(patience.judge(seen(None, false), at(0)), early);
         assert_eq!(patience.judge(seen(None, false), at(1_999)), early);
         assert_eq!(patience.judge(seen(None, false), at(2_000)), None);
+    }
+
+    /// What is seen of a worker of whole requests, a prefill and a decode worker of one model. `drained`: the first one
+    /// takes nothing new; `answering`: those whose probes pass; `unseen`: nothing is known of it yet.
+    fn seen_of(drained: bool, answering: &[&str], unseen: &str) -> Seen {
+        let of =
+            |id, role, state| worker_with(id, "m", |raw| (raw.role, raw.state) = (role, state));
+        let state = match drained {
+            true => State::Draining,
+            false => State::Active,
+        };
+        let workers = [
+            of("d", Role::Decode, State::Active),
+            of("p", Role::Prefill, State::Active),
+            of("w", Role::Any, state),
+        ];
+        let house = Alone::new("r1", workers, &KvEventsConfig::default(), 3);
+        let fleet = house.cluster.fleet();
+        let is_seen = |worker: &&Arc<Worker>| worker.id.as_str() != unseen;
+        for worker in fleet.workers().filter(is_seen) {
+            let probe = match answering.contains(&worker.id.as_str()) {
+                true => Probe::Good,
+                false => Probe::Refused,
+            };
+            for _ in 0..3 {
+                worker.health.probed(probe, "");
+            }
+        }
+        Seen::of(&fleet, true)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_model_is_served_by_pairs_while_its_whole_workers_are_not_in_use() {
+        for (drained, answering, expected) in [
+            (false, &["d", "p", "w"][..], None),
+            (true, &["d", "p", "w"], None),
+            (false, &["d", "p"], None),
+            (false, &["w"], None),
+            (false, &["p"], LACK),
+            (true, &["p", "w"], LACK),
+        ] {
+            let found = seen_of(drained, answering, "").lack;
+            assert_eq!(found, expected, "drained {drained}, {answering:?} answer");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_look_is_at_prefill_workers_too() {
+        let all = ["d", "p", "w"];
+        for (unseen, expected) in [("", true), ("w", false), ("p", false)] {
+            let seen = seen_of(false, &all, unseen);
+            assert_eq!((seen.lack, seen.all_asked), (None, expected), "{unseen}");
+        }
     }
 }

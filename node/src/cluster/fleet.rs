@@ -101,7 +101,7 @@ impl Fleet {
     }
 
     /// Every worker that only computes prompts.
-    pub(super) fn prefill_only(&self) -> &Pool {
+    pub fn prefill_only(&self) -> &Pool {
         &self.prefill_only
     }
 

@@ -151,10 +151,9 @@ impl Pool {
     }
 
     /// All workers that answer requests: those that take whole ones, and those that decode.
-    pub fn answering(&self) -> impl Iterator<Item = &Arc<Worker>> {
+    pub fn answering(&self) -> impl Iterator<Item = &PoolMember> {
         let others = self.without_whole.iter().flat_map(|pool| &pool.members);
-        let all = self.members.iter().chain(others);
-        all.map(|member| &member.worker)
+        self.members.iter().chain(others)
     }
 
     /// Whether a worker may get requests, by this replica's opinion.

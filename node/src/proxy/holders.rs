@@ -197,7 +197,7 @@ impl Finder {
     /// 404 when it is another tenant's, or no worker has it that the caller may ask, 503 when one of them could not be
     /// asked.
     pub(super) async fn holder_of(&self, wanted: Wanted<'_>) -> Result<WorkerId, ApiError> {
-        let members = wanted.pool.answering();
+        let members = wanted.pool.answering().map(|member| &member.worker);
         let aliases = &self.cluster.settings().models;
         let may_ask = |worker: &&Arc<Worker>| {
             let models = worker.models.load();
