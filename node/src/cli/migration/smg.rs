@@ -2,8 +2,8 @@
 
 use super::row::{Row, accepted, differs, means, only, refused, renamed, served};
 use super::vllm_router::{
-    ATTEMPTS, BREAKER_WINDOW, DECODE_POLICY, DISCOVERY, ENCODE, INTERVAL, LOGS, MODELS, NAMESPACE,
-    PREFILL, PREFILL_POLICY, RATE, ROLE, SELECTOR, STARTUP, THRESHOLD, TREE, WATCH,
+    ATTEMPTS, BREAKER_WINDOW, DECODE_POLICY, ENCODE, INTERVAL, LOGS, MODELS, NAMESPACE, PREFILL,
+    PREFILL_POLICY, RATE, REQUEST_ID, ROLE, SELECTOR, STARTUP, THRESHOLD, TREE, WATCH,
 };
 
 const BUCKETS: &str = "the policy bucket is not here; leave it out";
@@ -56,7 +56,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     refused(
         &["health-check-port"],
-        "/readiness and /health are on the admin port, too: --admin-port",
+        "the admin port answers checks, too, as /readyz and /healthz: --admin-host, --admin-port",
     ),
     differs(&["policy"], "default prefix; names are below"),
     refused(&["encode-policy"], ENCODE),
@@ -201,12 +201,18 @@ pub(super) const ROWS: &[Row] = &[
     served(&["log-level"]),
     served(&["log-json"]),
     differs(&["service-discovery"], WATCH),
-    refused(&["discovery-provider"], DISCOVERY),
+    refused(
+        &["discovery-provider"],
+        "leave it out: --service-discovery watches pods, --worker-files reads files, and both may be given",
+    ),
     refused(
         &["discovery-file"],
         "write the workers into files for --worker-files, which are looked at every 2 s",
     ),
-    refused(&["discovery-check-interval-secs"], DISCOVERY),
+    refused(
+        &["discovery-check-interval-secs"],
+        "leave it out: pods are watched, and files are looked at after files.every, in the file",
+    ),
     differs(&["selector"], SELECTOR),
     served(&["service-discovery-port"]),
     differs(&["service-discovery-namespace"], NAMESPACE),
@@ -224,22 +230,25 @@ pub(super) const ROWS: &[Row] = &[
     differs(&["prefill-selector"], ROLE),
     differs(&["decode-selector"], ROLE),
     refused(&["router-selector"], MESH),
-    refused(&["model-id-from"], DISCOVERY),
+    refused(
+        &["model-id-from"],
+        "leave it out: a worker is asked for its models, unless its pod's annotation or label grapevine/models names them",
+    ),
     refused(
         &["model-alias"],
         "write [[model]] with name and targets into the file, or give the worker the name",
     ),
     differs(&["prometheus-port"], "the admin port has the metrics, too"),
-    served(&["prometheus-host"]),
+    differs(
+        &["prometheus-host"],
+        "default 127.0.0.1, whatever --host is; not 0.0.0.0",
+    ),
     refused(
         &["prometheus-duration-buckets"],
         "buckets are fixed, so that replicas can be added up; leave it out",
     ),
     refused(&["jemalloc-prof-dir"], PROFILING),
-    differs(
-        &["request-id-headers"],
-        "the id reaches the worker, also one that was made here",
-    ),
+    differs(&["request-id-headers"], REQUEST_ID),
     refused(&["storage-context-headers"], STORE),
     differs(
         &["request-timeout-secs"],

@@ -14,12 +14,12 @@ const KV_EVENTS: &str = "leave it out; workers say where they publish, or the la
 const EXTERNAL: &str = "memory on other hosts counts as storage; leave it out";
 pub(super) const TREE: &str = "what is known of caches is bounded by cluster.prefix_index_entries_max and \
      prefix_index_age_max, see `grapevine serve --print-config`";
-pub(super) const DISCOVERY: &str =
-    "give workers by --worker-urls, in the file, or while running by `grapevine workers add`";
 pub(super) const WATCH: &str = "pods that are not ready keep their place on the ring; pods that are gone leave it after a while";
 pub(super) const SELECTOR: &str = "the server selects; in the file also sets, as `tier in (a,b)`; one of the three selectors is needed";
 pub(super) const NAMESPACE: &str =
     "several may be given; default that of the replica's own pod, not all, which is `*`";
+pub(super) const REQUEST_ID: &str =
+    "1 to 128 letters, digits, `.`, `_` and `-`, else a new id is made; either reaches the worker";
 pub(super) const ROLE: &str = "gives the role of those pods' workers";
 pub(super) const STARTUP: &str = "the router does not wait for workers: each is checked every \
      --health-check-interval-secs and used when it answers";
@@ -99,10 +99,7 @@ pub(super) const ROWS: &[Row] = &[
     differs(&["kv-connector"], CONNECTOR),
     differs(&["prometheus-port"], "the admin port has the metrics, too"),
     served(&["prometheus-host"]),
-    differs(
-        &["request-id-headers"],
-        "1 to 128 visible characters; the id reaches the worker, also one that was made here",
-    ),
+    differs(&["request-id-headers"], REQUEST_ID),
     differs(
         &["request-timeout-secs"],
         "off by default, not 1800 s; what is stuck is found by the timeouts of single steps",
