@@ -23,7 +23,7 @@
 //! | `POST /config/reload` | reads the configuration again, as SIGHUP does, and tells what became of it |
 //! | `GET /discovery` | sources of workers, as this replica sees them |
 //! | `PUT`, `DELETE /leases/{id}` | a worker registers itself or renews its lease; takes itself out. Its own credential is enough |
-//! | `POST /explain?path=&tenant=` | where the request in the body would go, and why |
+//! | `POST /explain?path=&tenant=&load=` | where the request in the body would go, and why |
 //! | `GET /`, `/page/...` | the page, for people: `pages/` |
 //!
 //! Never on the data port. Beyond loopback it needs a token. Web pages are kept out by `gate.rs`.

@@ -449,6 +449,23 @@ mod tests {
     ];
 
     #[test]
+    fn the_table_of_errors_lists_every_error() {
+        let page = include_str!("../../../docs/request-path.md");
+        let (_, section) = page.split_once("## Errors").expect("it has errors");
+        let rows = section.lines().filter(|line| line.contains("_error` |"));
+        let cells = rows.map(|row| row.split(" | ").take(3).collect::<Vec<_>>());
+        let mut listed: Vec<String> = cells.map(|cells| cells.join(" | ")).collect();
+        let row = |kind: ErrorKind| {
+            let (status, code) = (kind.status().as_u16(), kind.code());
+            format!("| {status} | `{}` | `{code}`", kind.openai_type())
+        };
+        let mut expected = ALL.map(row);
+        expected.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, expected);
+    }
+
+    #[test]
     fn every_error_has_openai_shape_and_later_means_retry_after() {
         for kind in ALL {
             let response = ApiError::new(kind, "what to do").response();

@@ -49,7 +49,7 @@ section! {
         /// Status of answers that mean "no room": 503, or 429 as vllm-router and SMG answer.
         ///
         /// For clients and balancers that take a replica or a cluster for broken after some 5xx. Both carry
-        /// `Retry-After`, and their `code` says which limit it was. Holds for a worker's own 503 of full queues, too.
+        /// `Retry-After`, and their `message` says which limit it was. Holds for a worker's own 503 of full queues, too.
         no_room_status: NoRoomStatus = NoRoomStatus::ServiceUnavailable, flag "no-room-status" Text, live now;
     }
 }

@@ -272,3 +272,24 @@ impl fmt::Display for NoWorker {
 }
 
 impl std::error::Error for NoWorker {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_reasons_lists_every_reason() {
+        let page = include_str!("../../../../docs/placement.md");
+        let (_, section) = page.split_once("## Reasons").expect("it has reasons");
+        let (section, _) = section.split_once("\n## ").expect("it ends");
+        let rows = section.lines().filter(|line| line.starts_with("| `"));
+        let cells = rows.filter_map(|row| row.split(" | ").next());
+        let mut listed: Vec<&str> = cells
+            .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+            .collect();
+        let mut expected = Reason::ALL.map(Reason::as_str);
+        listed.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(listed, expected);
+    }
+}
