@@ -2,7 +2,8 @@
 //!
 //! A file that is being written may end anywhere: behind a key's hash and before its models and limits it would be good,
 //! and let its client do anything. So it is read once it has stayed the same for a moment, and counts if it is still the
-//! same afterwards.
+//! same afterwards. One that cannot be used is read at each look from then on: a system without free descriptors shows no
+//! file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub struct Watch {
     seen: Files,
     /// It is to be read as soon as it stays the same.
     is_due: bool,
+    /// It could not be used as it is.
+    is_refused: bool,
 }
 
 impl Watch {
@@ -43,6 +46,7 @@ impl Watch {
             path,
             seen,
             is_due: false,
+            is_refused: false,
         })
     }
 
@@ -79,18 +83,20 @@ impl Watch {
     ) {
         let has_changed = self.seen.changed();
         self.is_due |= has_changed || is_asked;
-        if has_changed || !self.is_due {
+        if has_changed || !(self.is_due || self.is_refused) {
             return;
         }
+        let is_news = self.is_due;
         let read = read(&self.path);
         // What changed meanwhile is read again.
         self.is_due = self.seen.changed();
-        if !self.is_due {
+        if !self.is_due && (is_news || read.is_ok()) {
             self.adopt(read);
         }
     }
 
-    fn adopt(&self, read: Result<Vec<KeyConfig>, ConfigError>) {
+    fn adopt(&mut self, read: Result<Vec<KeyConfig>, ConfigError>) {
+        self.is_refused = read.is_err();
         let result = match read {
             Ok(configs) => {
                 tracing::info!(keys = configs.len(), "the file of keys was read again");
@@ -104,7 +110,7 @@ impl Watch {
         };
         let (labels, metrics) = (ResultLabels { result }, &self.keys.metrics);
         metrics.loads.get_or_create(&labels).inc();
-        metrics.refused.set(i64::from(result == "bad"));
+        metrics.refused.set(self.is_refused.into());
     }
 }
 
@@ -166,9 +172,23 @@ mod tests {
             read_keys(path)
         });
         assert!(is_read);
+        // It is there again, and no descriptor is left to read it by; a moment later one is.
         write(&whole);
         watch.look(false, |_| panic!("it has just changed"));
+        let no_descriptor = |path: &Path| {
+            Err(ConfigError::Unreadable {
+                path: path.to_owned(),
+                cause: std::io::Error::other("too many open files"),
+            })
+        };
+        let bad = ResultLabels { result: "bad" };
+        let loads = || keys.metrics.loads.get_or_create(&bad).get();
+        watch.look(false, no_descriptor);
+        let counted = loads();
+        watch.look(false, no_descriptor);
+        assert_eq!((loads(), keys.metrics.refused.get()), (counted, 1));
         watch.look(false, read_keys);
         assert_eq!(keys.metrics.refused.get(), 0);
+        watch.look(false, |_| panic!("nothing is new"));
     }
 }

@@ -1,6 +1,7 @@
 //! Files that are read again without a restart: on SIGHUP, and when one of them changed.
 //!
-//! What cannot be used leaves the old in place and is an ERROR line and a counter. Looking at the time of
+//! What cannot be used leaves the old in place and is an ERROR line and a counter. It is read at each look from then on:
+//! a certificate may not have begun, and a system without free descriptors shows no file. Looking at the time of
 //! change by the clock also finds what Kubernetes does to a mounted secret: a link that points elsewhere.
 
 use std::path::PathBuf;
@@ -59,9 +60,17 @@ impl Files {
     }
 }
 
+/// Files, and the part that uses them.
+struct Watched {
+    files: Files,
+    load: Load,
+    /// They could not be used as they are.
+    is_refused: bool,
+}
+
 /// Reads files again for the parts that use them.
 pub struct Reloader {
-    watched: Vec<(Files, Load)>,
+    watched: Vec<Watched>,
     metrics: TlsMetrics,
 }
 
@@ -87,7 +96,11 @@ impl Reloader {
         }
         self.metrics.expires(files.name, expires);
         self.metrics.watched(files.name);
-        self.watched.push((files, Box::new(load)));
+        self.watched.push(Watched {
+            files,
+            load: Box::new(load),
+            is_refused: false,
+        });
     }
 
     /// Runs until the replica is closed. SIGHUP reads everything, also what seems unchanged.
@@ -119,19 +132,24 @@ impl Reloader {
     }
 
     fn look(&mut self, all: bool) {
-        for (files, load) in &mut self.watched {
+        for watched in &mut self.watched {
             // In this order: a change is remembered also when everything is read.
-            if !files.changed() && !all {
+            let is_news = watched.files.changed() || all;
+            if !is_news && !watched.is_refused {
                 continue;
             }
-            let name = files.name;
-            match load() {
+            let name = watched.files.name;
+            match (watched.load)() {
                 Ok(expires) => {
+                    watched.is_refused = false;
                     tracing::info!(files = name, "certificates and keys were read again");
                     self.metrics.expires(name, expires);
                     self.metrics.reloaded(name, "loaded");
                 }
+                // It was said.
+                Err(_) if !is_news => {}
                 Err(error) => {
+                    watched.is_refused = true;
                     tracing::error!(
                         files = name,
                         %error,
@@ -155,8 +173,9 @@ mod tests {
 
     use super::*;
 
+    /// The first two times what is read cannot be used.
     #[test]
-    fn what_changed_is_read_again_once() {
+    fn what_changed_is_read_again_until_it_can_be_used() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("cert.pem");
         std::fs::write(&path, "one").expect("written");
@@ -168,7 +187,7 @@ mod tests {
             Files::seen("listener", vec![path.clone()]),
             None,
             move || {
-                if count.fetch_add(1, Ordering::Relaxed) > 0 {
+                if count.fetch_add(1, Ordering::Relaxed) > 1 {
                     return Ok(None);
                 }
                 Err(FileError::NoSystemRoots {
@@ -193,10 +212,12 @@ mod tests {
         assert!(!is_refused());
         std::fs::write(&path, "another").expect("written");
         look(false, 1);
-        look(false, 1);
+        look(false, 2);
         assert!(is_refused());
-        look(true, 2);
+        look(false, 3);
         assert!(!is_refused());
+        look(false, 3);
+        look(true, 4);
         // Its rights alone; twice within a tick of the kernel's clock cannot be told apart.
         let changed = |path| {
             let meta = std::fs::metadata(path).expect("it is there");
@@ -207,19 +228,19 @@ mod tests {
             let readable = std::fs::Permissions::from_mode(0o644);
             std::fs::set_permissions(&path, readable).expect("ours");
         }
-        look(false, 3);
+        look(false, 5);
         std::fs::remove_file(&path).expect("removed");
-        look(false, 4);
+        look(false, 6);
         // As Kubernetes does it: the same name, another file.
         let other = dir.path().join("other.pem");
         std::fs::write(&other, "another").expect("written");
         std::os::unix::fs::symlink(&other, &path).expect("linked");
-        look(false, 5);
+        look(false, 7);
         let mut encoded = String::new();
         text::encode(&mut encoded, &registry).expect("a string takes all");
         assert!(
             encoded.contains(r#"tls_reloads_total{files="listener",result="failed"} 1"#)
-                && encoded.contains(r#"tls_reloads_total{files="listener",result="loaded"} 4"#),
+                && encoded.contains(r#"tls_reloads_total{files="listener",result="loaded"} 5"#),
             "{encoded}"
         );
     }

@@ -117,10 +117,25 @@ impl Connector {
         reloader.watch(tls, expires, move || connector.reload_tls());
         let connector = Arc::clone(self);
         reloader.watch(keys, None, move || {
-            let keys = Keys::load(&connector.all.load(), &connector.each.load())?;
-            connector.keys.store(Arc::new(keys));
+            connector.reload_keys(Keys::load)?;
             Ok(None)
         });
+    }
+
+    /// A hang-up has the configuration read as well, at the same moment: what it says of keys is not to be lost to what it
+    /// said before.
+    fn reload_keys(
+        &self,
+        load: impl Fn(&WorkersConfig, &[WorkerConfig]) -> Result<Keys, FileError>,
+    ) -> Result<(), FileError> {
+        loop {
+            let (all, each) = (self.all.load_full(), self.each.load_full());
+            let loaded = load(&all, &each).map(|keys| self.keys.store(Arc::new(keys)));
+            // Only now: a configuration that comes later stores its own keys later, too.
+            if Arc::ptr_eq(&all, &self.all.load()) && Arc::ptr_eq(&each, &self.each.load()) {
+                return loaded;
+            }
+        }
     }
 
     /// Other workers, and another key for all of them, are configured from now on.
@@ -418,8 +433,10 @@ fn late(_: tokio::time::error::Elapsed) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
-    use crate::config::AllowedHost;
+    use crate::config::{AllowedHost, Secret};
     use grapevine_gossip::worker::{RawWorker, WorkerSpec};
     use rustls::HandshakeKind;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -463,6 +480,27 @@ mod tests {
             }
         });
         (port, file)
+    }
+
+    #[test]
+    fn keys_are_those_of_the_configuration_that_was_read_last() {
+        let connector = connector(&[]);
+        let all = WorkersConfig {
+            api_key: Secret::new("new"),
+            ..WorkersConfig::default()
+        };
+        let is_first = Cell::new(true);
+        // The configuration is read between a reading of the keys and its end.
+        let load = |former: &WorkersConfig, each: &[WorkerConfig]| {
+            let keys = Keys::load(former, each);
+            if is_first.replace(false) {
+                connector.follow(all.clone(), Vec::new()).expect("no files");
+            }
+            keys
+        };
+        connector.reload_keys(load).expect("no files");
+        let key = connector.authorization(&"http://w:1".parse().expect("a URL"));
+        assert_eq!(key, Some(HeaderValue::from_static("Bearer new")));
     }
 
     #[tokio::test]
