@@ -15,6 +15,9 @@ use crate::config::OtlpProtocol;
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Between two looks whether a connection that carries calls lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// A connection that was idle for longer is not used again. OpenTelemetry's collector closes one after a minute, which is
+/// also the usual time between two exports of metrics: what is sent in that moment is lost.
+const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// Sends messages to a collector. It follows no redirects and uses no proxy of the environment.
 #[derive(Debug)]
@@ -32,6 +35,7 @@ impl Client {
     pub fn new(protocol: OtlpProtocol, endpoint: &Url, within: Duration) -> anyhow::Result<Self> {
         let mut http = reqwest::Client::builder()
             .timeout(within)
+            .pool_idle_timeout(IDLE_MAX)
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy();
         if endpoint.scheme() == "http" {
@@ -91,5 +95,54 @@ impl Client {
             }
         }
         Ok((Response::from_parts(head, body.into()), end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::time::{advance, pause, resume, timeout};
+
+    use super::*;
+
+    /// Longer than the pause.
+    const LIMIT: Duration = Duration::from_secs(70);
+
+    #[tokio::test]
+    async fn a_connection_that_its_collector_is_about_to_close_is_not_used_again() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let collector = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = collector.local_addr().expect("bound");
+        let endpoint = format!("http://{address}/").parse().expect("a URL");
+        let client = Client::new(OtlpProtocol::HttpProtobuf, &endpoint, LIMIT);
+        let client = client.expect("it can be set up");
+        let send = async || {
+            let request = Request::post(endpoint.as_str()).body(Bytes::new());
+            let answer = client.exchange(request.expect("a request")).await;
+            assert_eq!(answer.expect("an answer").status(), StatusCode::OK);
+        };
+        let answers = async {
+            let mut open = Vec::new();
+            for _ in 0..2 {
+                let (mut stream, _) = collector.accept().await.expect("a connection");
+                let read = stream.read(&mut [0; 1_024]).await.expect("bytes");
+                assert!(read > 0, "it ended early");
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                stream.write_all(answer).await.expect("it reads");
+                open.push(stream);
+            }
+        };
+        let sends = async {
+            send().await;
+            // Back where it waits for the next one.
+            tokio::task::yield_now().await;
+            pause();
+            advance(Duration::from_secs(60)).await;
+            resume();
+            send().await;
+        };
+        let both = async { tokio::join!(answers, sends) };
+        timeout(LIMIT, both).await.expect("each has a connection");
     }
 }

@@ -4,7 +4,7 @@
 //! task of the runtime, ends with the replica, and its counts are metrics. A message that fails is not sent again:
 //! spans of a collector that is down are not worth the memory.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,9 +13,11 @@ use http::{Request, Response};
 use opentelemetry::Context;
 use opentelemetry_http::{HttpClient, HttpError};
 use opentelemetry_otlp::{Protocol, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter as _, SpanProcessor};
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use url::Url;
@@ -48,14 +50,21 @@ pub struct SpanSender {
     /// Time for the last spans at the end.
     last_within: Duration,
     metrics: TraceMetrics,
-    /// Why the last message failed, if it did and there was no answer.
-    why: Why,
+    said: Arc<Mutex<Said>>,
     /// The last message was taken; a change is worth a line in the log.
     works: bool,
+    /// It took a message without some of its spans, which was told.
+    has_refused: bool,
 }
 
-/// The exporter reports no more to its caller than that there was a failure.
-type Why = Arc<Mutex<String>>;
+/// What became of the last message. The exporter reports no more to its caller than that there was a failure.
+#[derive(Debug, Default)]
+struct Said {
+    /// Why it failed, if it did and there was no answer, or why spans were refused.
+    why: String,
+    /// Spans that the collector left out.
+    refused: usize,
+}
 
 pub(super) fn queue(
     config: &TraceConfig,
@@ -63,10 +72,10 @@ pub(super) fn queue(
     resource: &Resource,
     metrics: &TraceMetrics,
 ) -> anyhow::Result<(Queue, SpanSender)> {
-    let why = Why::default();
+    let said = Arc::default();
     let client = Reporting {
         client: Client::new(config.protocol, endpoint, config.timeout)?,
-        why: Arc::clone(&why),
+        said: Arc::clone(&said),
     };
     let mut exporter = SpanExporter::builder()
         .with_http()
@@ -79,7 +88,7 @@ pub(super) fn queue(
         .build()?;
     exporter.set_resource(resource);
     // There from the start: nothing lost is a zero and not a gap.
-    for result in ["sent", "failed", "dropped"] {
+    for result in ["sent", "refused", "failed", "dropped"] {
         metrics.count(result, 0);
     }
     let (spans, waiting) = mpsc::channel(config.queue as usize);
@@ -94,8 +103,9 @@ pub(super) fn queue(
         interval: config.interval,
         last_within: LAST_WITHIN,
         metrics: metrics.clone(),
-        why,
+        said,
         works: true,
+        has_refused: false,
     };
     Ok((queue, sender))
 }
@@ -179,10 +189,18 @@ impl SpanSender {
             metrics: &self.metrics,
         };
         // A failure with an answer has no reason of its own, and is not to get that of an earlier one.
-        lock(&self.why).clear();
+        *lock(&self.said) = Said::default();
         match self.exporter.export(spans).await {
             Ok(()) => {
-                message.was_taken();
+                let Said { why, refused } = std::mem::take(&mut *lock(&self.said));
+                message.was_taken(refused);
+                if refused > 0 && !std::mem::replace(&mut self.has_refused, true) {
+                    tracing::warn!(
+                        refused,
+                        why,
+                        "the trace collector refuses some of the spans"
+                    );
+                }
                 if !std::mem::replace(&mut self.works, true) {
                     tracing::info!("the trace collector accepts spans again");
                 }
@@ -190,7 +208,7 @@ impl SpanSender {
             Err(error) => {
                 drop(message);
                 if std::mem::replace(&mut self.works, false) {
-                    let why = std::mem::take(&mut *lock(&self.why));
+                    let why = std::mem::take(&mut lock(&self.said).why);
                     tracing::warn!(%error, why, "the trace collector does not accept spans; they are dropped");
                 }
             }
@@ -205,8 +223,11 @@ struct UnderWay<'a> {
 }
 
 impl UnderWay<'_> {
-    fn was_taken(mut self) {
-        self.metrics.count("sent", std::mem::take(&mut self.spans));
+    fn was_taken(mut self, refused: usize) {
+        let spans = std::mem::take(&mut self.spans);
+        let refused = refused.min(spans);
+        self.metrics.count("sent", spans - refused);
+        self.metrics.count("refused", refused);
     }
 }
 
@@ -220,28 +241,40 @@ impl Drop for UnderWay<'_> {
 #[derive(Debug)]
 struct Reporting {
     client: Client,
-    why: Why,
+    said: Arc<Mutex<Said>>,
 }
 
 #[async_trait]
 impl HttpClient for Reporting {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let answer = self.client.exchange(request).await;
-        if let Err(error) = &answer {
-            *lock(&self.why) = otlp::chain(&**error);
+        match &answer {
+            Err(error) => lock(&self.said).why = otlp::chain(&**error),
+            Ok(answer) if answer.status().is_success() => {
+                // What it says is only how much it left out, so one that cannot be read is not worth an error.
+                let answer = ExportTraceServiceResponse::decode(answer.body().clone());
+                let partly = answer.unwrap_or_default().partial_success;
+                let partly = partly.unwrap_or_default();
+                *lock(&self.said) = Said {
+                    why: partly.error_message,
+                    refused: usize::try_from(partly.rejected_spans).unwrap_or(0),
+                };
+            }
+            Ok(_) => {}
         }
         answer
     }
 }
 
-fn lock(why: &Why) -> std::sync::MutexGuard<'_, String> {
+fn lock(said: &Mutex<Said>) -> MutexGuard<'_, Said> {
     // Each change is complete before anything could panic.
-    why.lock().unwrap_or_else(PoisonError::into_inner)
+    said.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use opentelemetry::trace::{Span as _, Tracer as _, TracerProvider as _};
+    use opentelemetry_proto::tonic::collector::trace::v1::ExportTracePartialSuccess;
     use opentelemetry_sdk::trace::SdkTracerProvider;
     use prometheus_client::registry::Registry;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -356,7 +389,48 @@ mod tests {
             let exchange = async { tokio::join!(sender.send(&mut batch), answers) };
             timeout(LIMIT, exchange).await.expect("it ends in time");
             assert!(!sender.works);
-            assert_eq!(!lock(&sender.why).is_empty(), has_reason);
+            assert_eq!(!lock(&sender.said).why.is_empty(), has_reason);
         }
+    }
+
+    #[tokio::test]
+    async fn spans_that_a_collector_leaves_out_of_a_message_are_not_sent() {
+        let Scene {
+            collector,
+            provider,
+            mut sender,
+            metrics,
+        } = Scene::new().await;
+        let partly = ExportTraceServiceResponse {
+            partial_success: Some(ExportTracePartialSuccess {
+                rejected_spans: 1,
+                error_message: "too old".to_owned(),
+            }),
+        };
+        let partly = partly.encode_to_vec();
+        let tracer = provider.tracer("test");
+        for body in [&partly[..], &[]] {
+            tracer.start("one").end();
+            let mut batch = Vec::new();
+            sender.gather(&mut batch).await;
+            let answers = async {
+                let mut stream = message(&collector).await;
+                let length = body.len();
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+                );
+                let answer = [head.as_bytes(), body].concat();
+                stream.write_all(&answer).await.expect("it reads");
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+            };
+            let exchange = async { tokio::join!(sender.send(&mut batch), answers) };
+            timeout(LIMIT, exchange).await.expect("it ends in time");
+        }
+        let counted = ["sent", "refused", "failed"].map(|result| {
+            let labels = ResultLabels { result };
+            metrics.spans.get_or_create(&labels).get()
+        });
+        assert_eq!(counted, [1, 1, 0]);
+        assert!(sender.works && sender.has_refused);
     }
 }
