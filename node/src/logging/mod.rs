@@ -4,6 +4,7 @@
 //! would wait inside the write. Here a line that finds the queue full is dropped and counted.
 
 mod line;
+mod panics;
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +48,7 @@ pub fn lines_dropped() -> u64 {
     LINES_DROPPED.load(Ordering::Relaxed)
 }
 
-/// Sends the process's log to standard error; the lines end when the guard is dropped.
+/// Sends the process's log to standard error, panics included; the lines end when the guard is dropped.
 ///
 /// # Errors
 /// The process has a log already.
@@ -66,6 +67,7 @@ pub fn start(config: &LogConfig) -> Result<LogGuard, TryInitError> {
     }
     // There is one log, so there is one of these.
     let _ = FILTER.set(handle);
+    panics::follow();
     Ok(writer)
 }
 
@@ -158,7 +160,7 @@ fn queue(out: impl Write + Send + 'static, is_json: bool) -> (Queue, LogGuard) {
         lines: lines.clone(),
         dropped: Arc::clone(&dropped),
     };
-    let thread = std::thread::spawn(move || write_lines(&waiting, &dropped, out, is_json));
+    let thread = std::thread::spawn(move || write_lines(&waiting, &dropped, out, is_json, pause));
     let guard = LogGuard {
         stop: lines,
         thread: Some(thread),
@@ -169,21 +171,23 @@ fn queue(out: impl Write + Send + 'static, is_json: bool) -> (Queue, LogGuard) {
 /// Gathers for a moment what follows a line, and writes it all at once: a write, a wake-up and a switch of
 /// threads per line cost a request more than everything else that the router does for it.
 ///
-/// While lines come it looks for them by itself, so that whoever logs wakes nobody.
+/// While lines come it looks for them by itself, so that whoever logs wakes nobody. Behind a full batch there are others,
+/// and no `pause`: the queue would fill up.
 fn write_lines(
     waiting: &Receiver<LogMessage>,
     dropped: &AtomicU64,
     mut out: impl Write,
     is_json: bool,
+    mut pause: impl FnMut(),
 ) {
     let mut batch = Vec::with_capacity(BATCH_BYTES);
-    let mut is_open = true;
+    let (mut is_open, mut was_full) = (true, false);
     let mut quiet_looks = QUIET_LOOKS;
     while is_open {
         if quiet_looks >= QUIET_LOOKS {
             is_open = take(waiting.recv().ok(), &mut batch);
         }
-        if is_open {
+        if is_open && !was_full {
             pause();
         }
         while is_open && batch.len() < BATCH_BYTES {
@@ -193,6 +197,7 @@ fn write_lines(
                 Err(TryRecvError::Disconnected) => is_open = false,
             }
         }
+        was_full = batch.len() >= BATCH_BYTES;
         quiet_looks = if batch.is_empty() { quiet_looks + 1 } else { 0 };
         let lost = dropped.swap(0, Ordering::Relaxed);
         if lost > 0 {
@@ -292,6 +297,23 @@ mod tests {
         drop(guard);
         let written = pipe.0.lock().expect("not poisoned").clone();
         assert!(String::from_utf8(written).expect("text").ends_with("99\n"));
+    }
+
+    #[test]
+    fn many_lines_are_written_as_fast_as_they_are_read() {
+        let (lines, waiting) = sync_channel(QUEUE_LINES);
+        let line = [&[b'-'; 255][..], b"\n"].concat();
+        for _ in 1..QUEUE_LINES {
+            let line = LogMessage::Line(line.clone());
+            lines.try_send(line).expect("there is room");
+        }
+        lines.try_send(LogMessage::Stop).expect("there is room");
+        let (mut written, mut pauses) = (Vec::new(), 0);
+        let count = || pauses += 1;
+        write_lines(&waiting, &AtomicU64::new(0), &mut written, false, count);
+        assert_eq!(written.len(), (QUEUE_LINES - 1) * line.len());
+        // A megabyte, of which each pause would let 64 KiB pass.
+        assert_eq!(pauses, 1);
     }
 
     #[test]
