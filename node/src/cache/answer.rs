@@ -28,10 +28,10 @@ const NOT_KEPT_BEGINNINGS: [&str; 3] = ["x-ratelimit-", "ratelimit", "retry-afte
 #[derive(Debug)]
 pub(super) struct Keepable {
     headers: HeaderMap,
-    /// How long its worker lets it be given again; none where the worker says nothing of that.
+    /// To what age its worker lets it be given; none where the worker says nothing of that.
     fresh_for: Option<Duration>,
-    /// How old it was when it came, by what it said.
-    came_at: Duration,
+    /// Its age when it came.
+    age: Duration,
 }
 
 /// A whole answer, ready to be given again.
@@ -64,15 +64,15 @@ pub(super) fn keepable(head: &response::Parts) -> Option<Keepable> {
         let name = part.split_once('=').map_or(part, |(name, _)| name);
         matches!(name.trim_end(), "no-store" | "no-cache" | "private" | "?")
     };
+    let fresh_for = fresh_for(words(header::CACHE_CONTROL));
     let age = headers.get(header::AGE).and_then(|age| age.to_str().ok());
-    let came_at = Duration::from_secs(age.map_or(0, seconds));
-    let fresh_for = fresh_for(words(header::CACHE_CONTROL), came_at);
+    let age = Duration::from_secs(age.map_or(0, seconds));
     if head.status != StatusCode::OK
         || headers.contains_key(header::SET_COOKIE)
         || headers.contains_key(header::CONTENT_ENCODING)
         || words(header::VARY).any(|part| varies(&part))
         || words(header::CACHE_CONTROL).any(|part| once(&part))
-        || fresh_for == Some(Duration::ZERO)
+        || fresh_for.is_some_and(|most| most <= age)
     {
         return None;
     }
@@ -86,13 +86,13 @@ pub(super) fn keepable(head: &response::Parts) -> Option<Keepable> {
     Some(Keepable {
         headers,
         fresh_for,
-        came_at,
+        age,
     })
 }
 
-/// How long an answer with these directives and this age may be given again (RFC 9111, sections 4.2.1 and 4.2.3).
-/// `s-maxage`, which is for caches that several clients share, goes before `max-age`; what cannot be read says not at all.
-fn fresh_for(directives: impl Iterator<Item = String>, came_at: Duration) -> Option<Duration> {
+/// To what age an answer with these directives may be given (RFC 9111, section 4.2.1). `s-maxage`, which is for caches that
+/// several clients share, goes before `max-age`.
+fn fresh_for(directives: impl Iterator<Item = String>) -> Option<Duration> {
     let (mut shared, mut any) = (None, None);
     for directive in directives {
         let (name, value) = directive.split_once('=').unwrap_or((&directive, ""));
@@ -103,9 +103,10 @@ fn fresh_for(directives: impl Iterator<Item = String>, came_at: Duration) -> Opt
         };
         *said = Some(said.unwrap_or(u64::MAX).min(seconds(value)));
     }
-    Some(Duration::from_secs(shared.or(any)?).saturating_sub(came_at))
+    shared.or(any).map(Duration::from_secs)
 }
 
+/// What cannot be read is none.
 fn seconds(value: &str) -> u64 {
     value.trim().trim_matches('"').parse().unwrap_or(0)
 }
@@ -156,14 +157,9 @@ impl Answer {
         is_of_type(self.headers(), EVENT_STREAM)
     }
 
-    /// Time since it was kept.
+    /// Time since its worker made it (RFC 9111, section 4.2.3).
     pub fn age(&self) -> Duration {
-        self.kept.elapsed()
-    }
-
-    /// Time since its worker made it, as far as that says so (RFC 9111, section 4.2.3).
-    pub fn whole_age(&self) -> Duration {
-        self.head.came_at + self.age()
+        self.head.age.saturating_add(self.kept.elapsed())
     }
 
     /// Its worker says nothing against giving it now.
@@ -258,27 +254,29 @@ mod tests {
 
     #[test]
     fn a_worker_says_how_long_its_answer_may_be_given() {
-        for (headers, seconds) in [
-            (&[][..], None),
-            (&[("cache-control", "public")], None),
-            (&[("cache-control", "Max-Age = \"5\"")], Some(5)),
-            (&[("cache-control", "max-age=5, s-maxage=60")], Some(60)),
+        for (headers, seconds, age) in [
+            (&[][..], None, 0),
+            (&[("cache-control", "public")], None, 0),
+            (&[("cache-control", "Max-Age = \"5\"")], Some(5), 0),
+            (&[("cache-control", "max-age=5, s-maxage=60")], Some(60), 0),
             (
                 &[
                     ("cache-control", "max-age=5"),
                     ("cache-control", "max-age=7"),
                 ],
                 Some(5),
+                0,
             ),
-            (&[("cache-control", "max-age=60"), ("age", "20")], Some(40)),
-            // Nothing is old by itself.
-            (&[("age", "20")], None),
+            (
+                &[("cache-control", "max-age=60"), ("age", "20")],
+                Some(60),
+                20,
+            ),
+            (&[("age", "20")], None, 20),
         ] {
             let kept = keepable(&head(200, headers)).expect("keepable");
             let found = kept.fresh_for.map(|time| time.as_secs());
-            assert_eq!(found, seconds, "{headers:?}");
-            let said = headers.contains(&("age", "20"));
-            assert_eq!(kept.came_at.as_secs(), if said { 20 } else { 0 });
+            assert_eq!((found, kept.age.as_secs()), (seconds, age), "{headers:?}");
         }
     }
 

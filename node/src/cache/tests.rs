@@ -107,6 +107,24 @@ async fn an_answer_is_given_until_it_is_too_old() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_has_an_age_when_it_comes() {
+    let cache = cache(|config| config.ttl = Duration::from_secs(60));
+    let mut recording = missed(ask(&cache, 1));
+    let mut head = head();
+    head.headers.insert(header::AGE, 30.into());
+    recording.begin(&head);
+    recording.add(&BODY);
+    recording.keep();
+    tokio::time::advance(Duration::from_secs(5)).await;
+    let Found::Hit(answer) = ask(&cache, 1) else {
+        panic!("it is there");
+    };
+    assert_eq!(answer.age().as_secs(), 35);
+    assert!(!is_hit(&find(&cache, "", Some("max-age=34"), 1)));
+    assert!(is_hit(&find(&cache, "", Some("max-age=35"), 1)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_is_given_for_as_long_as_its_worker_says() {
     let cache = cache(|config| config.ttl = Duration::from_secs(60));
     let keep_with = |control: &'static str, prompt| {

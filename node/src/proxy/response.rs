@@ -78,7 +78,7 @@ pub(super) fn kept(answer: Arc<Answer>, mut record: Box<Record>) -> Response<Res
     record.admission = None;
     record.status = Some(StatusCode::OK);
     let headers = answer.headers().clone();
-    let age = HeaderValue::from(answer.whole_age().as_secs());
+    let age = HeaderValue::from(answer.age().as_secs());
     let mut response = Response::new(if answer.is_stream() {
         ResponseBody::Replay(Box::new(Replay::new(answer, record)))
     } else {
