@@ -128,13 +128,13 @@ async fn the_head_alone_is_that_of_the_whole_answer() {
     house.close().await;
 }
 
-/// Trailers are held to what holds for heads; what is for one hop would end the stream with an error. An answer that is
+/// Trailers are held to what holds for heads; what is for one hop, or a length, would end the stream with an error. An answer that is
 /// read to its end before its head goes out has none.
 #[tokio::test(flavor = "multi_thread")]
 async fn trailers_of_a_worker_pass_as_headers_do() {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n";
     let own = "connection: close, x-hop\r\nx-hop: 1\r\nkeep-alive: 1\r\nx-grapevine-worker: w\r\n\
-        access-control-allow-origin: *\r\n";
+        access-control-allow-origin: *\r\ncontent-length: 5\r\nset-cookie: a=b\r\n";
     for (kept, expected) in [("x-sum: 1\r\n", Some("1")), ("", None)] {
         let answer: &'static str = format!("{head}{own}{kept}\r\n").leak();
         let (worker, _serving) = raw_worker(answer).await;

@@ -148,6 +148,16 @@ pub fn clean_response(headers: &mut HeaderMap) {
     });
 }
 
+/// Removes from a worker's trailers what may not pass in its head either, and what would speak of framing, content or
+/// caches behind them (RFC 9110, section 6.5.1): a length among them ends a stream of HTTP/2 with an error.
+pub fn clean_trailers(trailers: &mut HeaderMap) {
+    clean_response(trailers);
+    remove_all(trailers, |name| {
+        let of_heads = [header::HOST, header::SET_COOKIE, header::CACHE_CONTROL];
+        name.as_str().starts_with("content-") || of_heads.contains(name)
+    });
+}
+
 /// Looks at the names that are there: few of those that are looked for ever are.
 fn remove_all(headers: &mut HeaderMap, which: impl Fn(&HeaderName) -> bool) {
     let names: Vec<HeaderName> = headers.keys().filter(|n| which(n)).cloned().collect();

@@ -39,6 +39,9 @@ static FIRST_USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(USA
 /// Usage that comes as an event of its own (`stream_options.include_usage`) has no choice beside it.
 static CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"choices\":"));
 
+/// More tokens than any request has: what says more is no count, and would make counters turn over.
+const TOKENS_MAX: u64 = u32::MAX as u64;
+
 /// Token counts of a finished request, as vLLM reports them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -51,7 +54,7 @@ pub struct Usage {
 }
 
 /// Finds `usage` in a plain answer or one event, by its last mention: an answer is not parsed for three
-/// numbers. A mention inside of generated text is escaped, so it does not match.
+/// numbers. A mention inside of generated text is escaped, so it does not match. None where a count is none.
 pub fn usage_of(json: &[u8]) -> Option<Usage> {
     #[derive(Deserialize)]
     struct RawUsage {
@@ -71,14 +74,32 @@ pub fn usage_of(json: &[u8]) -> Option<Usage> {
     let value = LAST_USAGE.rfind(json)? + USAGE.len();
     let mut values = serde_json::Deserializer::from_slice(&json[value..]).into_iter::<RawUsage>();
     let usage = values.next()?.ok()?;
-    Some(Usage {
+    let details = usage.prompt_tokens_details;
+    let usage = Usage {
         prompt_tokens: usage.prompt_tokens,
         completion_tokens: usage.completion_tokens.unwrap_or(0),
-        cached_tokens: usage
-            .prompt_tokens_details
+        cached_tokens: details
             .and_then(|d| d.cached_tokens)
             .or(usage.cache_read_input_tokens),
-    })
+    };
+    let cached = usage.cached_tokens.unwrap_or(0);
+    let most = usage.prompt_tokens.max(usage.completion_tokens).max(cached);
+    (most <= TOKENS_MAX).then_some(usage)
+}
+
+impl Usage {
+    /// What a later event of the same stream reports. Anthropic's protocol tells of the prompt in `message_start`, and of
+    /// the answer in `message_delta`.
+    fn after(self, before: Option<Self>) -> Self {
+        let Some(before) = before.filter(|_| self.prompt_tokens == 0) else {
+            return self;
+        };
+        Self {
+            prompt_tokens: before.prompt_tokens,
+            cached_tokens: self.cached_tokens.or(before.cached_tokens),
+            ..self
+        }
+    }
 }
 
 /// Whether it names usage that is not `null`, as of each event but the last. vLLM writes JSON without blanks; others do not.
@@ -110,7 +131,7 @@ pub struct Scan {
     pub named: bool,
     /// Events whose name is that of a piece of text.
     deltas: u64,
-    /// Events that hold usage and no text.
+    /// Events that hold usage, or an error, and no text.
     without_text: u64,
     /// `data:` events that came before an engine had the request.
     early: u64,
@@ -151,7 +172,8 @@ impl Scan {
         self.events > self.early
     }
 
-    /// Tokens of the answer so far, an event with text taken for one: engines may put several into one.
+    /// Tokens of the answer so far, an event taken for one, but for errors and usage: engines may put several into one, and
+    /// none into the last.
     pub fn tokens(&self) -> u64 {
         match self.named {
             true => self.deltas,
@@ -190,11 +212,15 @@ impl Scan {
             self.events += 1;
             self.early += u64::from(self.is_early);
             self.done |= value == b"[DONE]";
-            self.error |= value.starts_with(b"{\"error\"");
+            let is_error = value.starts_with(b"{\"error\"");
+            self.error |= is_error;
+            let mut is_text = !is_error;
             if has_counts(end) {
-                self.usage = usage_of(end).or(self.usage);
-                self.without_text += u64::from(has_no_choices(end));
+                let usage = usage_of(end).map(|usage| usage.after(self.usage));
+                self.usage = usage.or(self.usage);
+                is_text &= !has_no_choices(end);
             }
+            self.without_text += u64::from(!is_text);
         }
         self.is_early &= self.in_event;
         self.head_len = 0;
@@ -267,6 +293,7 @@ mod tests {
             (STREAM, 1),
             (b"data: {}\n\ndata: {}\n\n".as_slice(), 2),
             (b"data: [DONE]\n\n", 0),
+            (b"data: {}\n\ndata: {\"error\":{}}\n\ndata: [DONE]\n\n", 1),
             (b"", 0),
             (
                 b"event: response.created\ndata: {}\n\nevent: response.reasoning_summary_text.delta\ndata: {}\n\n\
@@ -293,6 +320,10 @@ mod tests {
             ),
             (br#"{"usage":null}"#, None),
             (br#"{"usage":{"prompt_tokens":"#, None),
+            (br#"{"usage":{"prompt_tokens":4294967295}}"#, Some(4_294_967_295)),
+            (br#"{"usage":{"prompt_tokens":4294967296}}"#, None),
+            (br#"{"usage":{"prompt_tokens":3,"completion_tokens":18446744073709551600}}"#, None),
+            (br#"{"usage":{"prompt_tokens":3,"prompt_tokens_details":{"cached_tokens":1000000000000000000}}}"#, None),
             (b"no answer", None),
         ];
         for (json, expected) in table {
@@ -310,6 +341,14 @@ mod tests {
                 true,
                 false,
                 Some(3),
+            ),
+            (
+                "event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":7,\"output_tokens\":1,\
+                 \"cache_read_input_tokens\":5}}}\n\nevent: message_delta\ndata: {\"usage\":{\"output_tokens\":2}}\n\n\
+                 event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+                true,
+                false,
+                Some(5),
             ),
             (
                 "event: message_delta\ndata: {\"usage\":{\"input_tokens\":7,\"output_tokens\":2,\

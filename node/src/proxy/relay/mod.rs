@@ -470,10 +470,10 @@ impl Relay {
     }
 }
 
-/// What a client may see of an answer's trailers, which is held to what holds for its head; none where nothing is left.
+/// What a client may see of an answer's trailers; none where nothing is left.
 fn passing(trailers: Frame<Bytes>) -> Option<HeaderMap> {
     let mut trailers = trailers.into_trailers().ok()?;
-    headers::clean_response(&mut trailers);
+    headers::clean_trailers(&mut trailers);
     Some(trailers).filter(|trailers| !trailers.is_empty())
 }
 
