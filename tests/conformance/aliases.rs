@@ -194,6 +194,39 @@ async fn a_conversation_stays_on_its_version_on_every_replica() {
     invariants::hold(&cluster, &workers, &[]).await;
 }
 
+/// What is asked next is drawn for any version; the response lies on one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_goes_on_at_its_version_on_every_replica() {
+    const RESPONSES: &str = "/v1/responses";
+    let (cluster, workers) = versions(r#"[{ name = "m", targets = ["v1", "v2"] }]"#).await;
+    let data: Vec<_> = cluster.running().map(|replica| replica.data()).collect();
+    let asked = |input: &str| json!({ "model": "m", "input": input, "max_output_tokens": 3 });
+    let mut models = BTreeSet::new();
+    for number in 0..8 {
+        let first = http1::post(data[0], RESPONSES, &asked(&format!("question {number}"))).await;
+        assert_eq!(first.head.status, 200, "{}", first.text());
+        let made: Value = first.json();
+        models.insert(made["model"].to_string());
+        // The second replica has relayed none of them.
+        for (data, turn) in data
+            .iter()
+            .flat_map(|data| (0..4).map(move |turn| (data, turn)))
+        {
+            let mut next = asked(&format!("and then {turn}?"));
+            next["previous_response_id"] = made["id"].clone();
+            let next = http1::post(*data, RESPONSES, &next).await;
+            assert_eq!(next.head.status, 200, "{}", next.text());
+            assert_eq!(next.json::<Value>()["model"], made["model"]);
+        }
+        let mut unknown = asked("and then?");
+        unknown["previous_response_id"] = "resp_nobody".into();
+        let unknown = http1::post(data[number % 2], RESPONSES, &unknown).await;
+        assert_eq!(unknown.head.status, 404, "{}", unknown.text());
+    }
+    assert_eq!(models.len(), 2, "all by chance: {models:?}");
+    invariants::hold(&cluster, &workers, &[]).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_may_have_a_policy_of_its_own() {
     let policies = r#"[

@@ -174,7 +174,8 @@ fn string_at(text: &[u8]) -> Option<&[u8]> {
 #[derive(Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) id: &'a str,
-    pub(super) pool: &'a Pool,
+    /// Where it may be: the model's workers, or those of each target of an alias.
+    pub(super) pools: &'a [Arc<Pool>],
     pub(super) caller: Caller<'a>,
     /// As workers get them.
     pub(super) headers: &'a HeaderMap,
@@ -197,7 +198,8 @@ impl Finder {
     /// 404 when it is another tenant's, or no worker has it that the caller may ask, 503 when one of them could not be
     /// asked.
     pub(super) async fn holder_of(&self, wanted: Wanted<'_>) -> Result<WorkerId, ApiError> {
-        let members = wanted.pool.answering().map(|member| &member.worker);
+        let members = wanted.pools.iter().flat_map(|pool| pool.answering());
+        let members = members.map(|member| &member.worker);
         let aliases = &self.cluster.settings().models;
         let may_ask = |worker: &&Arc<Worker>| {
             let models = worker.models.load();
@@ -212,7 +214,11 @@ impl Finder {
             return Err(nowhere(wanted.id));
         }
         // Whatever is thought of their health: a worker without one may hold it all the same.
-        let among: Vec<Arc<Worker>> = members.filter(may_ask).map(Arc::clone).collect();
+        let mut among: Vec<Arc<Worker>> = members.filter(may_ask).map(Arc::clone).collect();
+        if wanted.pools.len() > 1 {
+            among.sort_by(|one, other| one.id.cmp(&other.id));
+            among.dedup_by(|one, other| one.id == other.id);
+        }
         // A process that is gone holds nothing: the others are asked, as by a replica that remembers nothing.
         let is_it = |worker: &Arc<Worker>, id: &WorkerId| worker.id == *id && !worker.refuses();
         let is_there = |known: &WorkerId| among.iter().any(|worker| is_it(worker, known));

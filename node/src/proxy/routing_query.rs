@@ -85,26 +85,14 @@ impl RoutingQuery {
         let RoutingInput {
             endpoint,
             headers,
-            body,
             caller,
             ..
         } = *input;
         let read = Read::of(input)?;
         let view = &read.view;
         let settings = cluster.settings();
-        let salt = salt_of(
-            caller.tenant(settings.tenant_header.as_deref(), headers),
-            view,
-        )?;
-        let key_of = |model: &str| {
-            let mut builder = KeyBuilder::new(&settings.key, model, &salt);
-            name_sessions(&mut builder, headers, view);
-            match endpoint.traits().form {
-                Form::Nothing => builder.text(input.path),
-                _ => add_text(&mut builder, endpoint.traits().text, view, body),
-            }
-            builder.finish()
-        };
+        let salt = salt_in(settings, input, view)?;
+        let key_of = |model: &str| key_of(settings, input, view, &salt, model);
         let fleet = cluster.fleet();
         let model = view.model.as_ref().map(|model| &*model.0);
         let choice = Choice {
@@ -135,6 +123,46 @@ impl RoutingQuery {
             stream: view.stream,
             pool,
         })
+    }
+
+    /// Where the response may lie that it is about, if its model is an alias with several targets: their pools, the one that
+    /// was drawn first. Else none: its input says where it goes, and says nothing of the input that the response answered.
+    pub fn targets(&self, cluster: &Cluster) -> Vec<Arc<Pool>> {
+        let asked = self.asked_model.as_deref();
+        let targets = asked.filter(|_| self.response.is_some());
+        let targets = targets.and_then(|asked| cluster.settings().models.targets_of(asked));
+        let fleet = cluster.fleet();
+        let others = targets.unwrap_or_default().iter();
+        let others = others.filter(|target| target.model != self.pool.model());
+        let others = others.filter_map(|target| fleet.pool(&target.model));
+        let mut pools: Vec<_> = others.collect();
+        if !pools.is_empty() {
+            pools.insert(0, Arc::clone(&self.pool));
+        }
+        pools
+    }
+
+    /// The same at that of these targets which has the worker that holds its response.
+    ///
+    /// # Errors
+    /// As [`Self::of`], of the same input.
+    pub fn at_holder(
+        mut self,
+        holder: WorkerId,
+        targets: Vec<Arc<Pool>>,
+        cluster: &Cluster,
+        input: &RoutingInput<'_>,
+    ) -> Result<Self, ApiError> {
+        let has_it = |pool: &Arc<Pool>| pool.answering().any(|member| member.worker.id == holder);
+        if let Some(pool) = targets.into_iter().find(has_it) {
+            let (settings, read) = (cluster.settings(), Read::of(input)?);
+            let salt = salt_in(settings, input, &read.view)?;
+            self.rank = rank::asked_for(input.headers, &pool)?;
+            self.key = key_of(settings, input, &read.view, &salt, pool.model());
+            self.pool = pool;
+        }
+        self.held_by(holder);
+        Ok(self)
     }
 
     /// The same for the workers of now; the fleet may have changed while the request waited.
@@ -200,6 +228,23 @@ impl RoutingQuery {
             None => WorkerBody::unchanged(bytes),
         }
     }
+}
+
+/// The key of a request under a model's name.
+fn key_of(
+    settings: &ClusterSettings,
+    input: &RoutingInput<'_>,
+    view: &BodyView<'_>,
+    salt: &[u8],
+    model: &str,
+) -> Key {
+    let mut builder = KeyBuilder::new(&settings.key, model, salt);
+    name_sessions(&mut builder, input.headers, view);
+    match input.endpoint.traits().form {
+        Form::Nothing => builder.text(input.path),
+        _ => add_text(&mut builder, input.endpoint.traits().text, view, input.body),
+    }
+    builder.finish()
 }
 
 /// What a body says, and where it names its model.
@@ -439,6 +484,15 @@ fn nothing_known() -> ApiError {
         ErrorKind::NoWorker,
         "no worker has reported yet which models it serves; try again",
     )
+}
+
+fn salt_in(
+    settings: &ClusterSettings,
+    input: &RoutingInput<'_>,
+    view: &BodyView<'_>,
+) -> Result<Vec<u8>, ApiError> {
+    let named_by = settings.tenant_header.as_deref();
+    salt_of(input.caller.tenant(named_by, input.headers), view)
 }
 
 /// What must not share prefixes: the body's `cache_salt` and the tenant, each with its length in front, so that

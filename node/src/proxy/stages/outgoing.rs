@@ -1,16 +1,15 @@
 //! What goes to a worker of what a client sent.
 
 use http::request::Parts;
-use http::{HeaderValue, Uri};
+use http::{HeaderMap, HeaderValue, Uri};
 
 use crate::http::worker_body::WorkerBody;
 use crate::http::{headers, hops};
 use crate::tenants::KEY_HEADERS;
 use crate::upstream::attempt::Outgoing;
 
-/// The request as every worker gets it; a client's key, where there are keys, is for this replica only.
-pub(super) fn outgoing(head: Parts, body: WorkerBody, id: &HeaderValue, has_key: bool) -> Outgoing {
-    let mut headers = head.headers;
+/// Headers as every worker gets them.
+pub(super) fn headers_of(mut headers: HeaderMap, id: &HeaderValue, has_key: bool) -> HeaderMap {
     headers::clean_request(&mut headers);
     if has_key {
         for name in KEY_HEADERS {
@@ -19,6 +18,12 @@ pub(super) fn outgoing(head: Parts, body: WorkerBody, id: &HeaderValue, has_key:
     }
     headers.insert(headers::REQUEST_ID, id.clone());
     hops::sign(&mut headers);
+    headers
+}
+
+/// The request as every worker gets it; a client's key, where there are keys, is for this replica only.
+pub(super) fn outgoing(head: Parts, body: WorkerBody, id: &HeaderValue, has_key: bool) -> Outgoing {
+    let headers = headers_of(head.headers, id, has_key);
     Outgoing {
         method: head.method,
         // A client may send an absolute URI; workers get its path.

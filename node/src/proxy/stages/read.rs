@@ -8,12 +8,12 @@ use tokio::time::Instant;
 
 use super::accepted::{Accepted, Admitted};
 use super::asked::Asked;
-use super::outgoing::outgoing;
+use super::outgoing::{headers_of, outgoing};
 use crate::admission::{Admission, Ask};
 use crate::api::{ApiError, Endpoint};
 use crate::cache::{self, Answer as KeptAnswer, Found, ResponseCache};
-use crate::cluster::Cluster;
 use crate::cluster::quarantine::{KnownBy, Quarantine};
+use crate::cluster::{Cluster, Pool};
 use crate::config::{LimitConfig, TimeoutConfig};
 use crate::http::headers;
 use crate::proxy::body::{self, BodyLimits, HeldBody};
@@ -196,8 +196,22 @@ impl Read {
             deadline,
             waits_by,
             failover,
-            at,
+            mut at,
         } = self;
+        let targets = query.targets(entry.cluster);
+        if !targets.is_empty() {
+            let begun = Instant::now();
+            let input = RoutingInput {
+                endpoint,
+                path: head.uri.path(),
+                headers: &head.headers,
+                body: &body.bytes,
+                upload: None,
+                caller: caller(key.as_ref()),
+            };
+            query = entry.at_holder(query, targets, &input, record).await?;
+            at += begun.elapsed();
+        }
         let division = match query.pool.is_of_whole_workers() {
             true => None,
             false => {
@@ -222,10 +236,12 @@ impl Read {
             one_value: endpoint.traits().computes,
             ..outgoing(head, sent, record.request_id(), key.is_some())
         };
-        if let Some(id) = &query.response {
+        if let Some(id) = &query.response
+            && query.holder.is_none()
+        {
             let wanted = Wanted {
                 id,
-                pool: &query.pool,
+                pools: std::slice::from_ref(&query.pool),
                 caller: caller(key.as_ref()),
                 headers: &outgoing.headers,
             };
@@ -290,6 +306,33 @@ impl EntryParts<'_> {
             query.renew(self.cluster)?;
         }
         Ok(())
+    }
+}
+
+impl EntryParts<'_> {
+    /// Finds the holder of a response among the targets of an alias, and so the target: the client's new input may be drawn
+    /// for another one.
+    async fn at_holder(
+        &self,
+        query: RoutingQuery,
+        targets: Vec<Arc<Pool>>,
+        input: &RoutingInput<'_>,
+        record: &mut Record,
+    ) -> Result<RoutingQuery, ApiError> {
+        let Some(id) = &query.response else {
+            return Ok(query);
+        };
+        let (headers, has_key) = (input.headers.clone(), record.key.is_some());
+        let wanted = Wanted {
+            id,
+            pools: &targets,
+            caller: input.caller,
+            headers: &headers_of(headers, record.request_id(), has_key),
+        };
+        let holder = self.finder.holder_of(wanted).await?;
+        let query = query.at_holder(holder, targets, self.cluster, input)?;
+        record.asks_for(query.pool.label());
+        Ok(query)
     }
 }
 
