@@ -90,6 +90,37 @@ impl Description {
     }
 }
 
+/// The flags that describe a worker as the members of a body do, each with a blank before it.
+pub(super) fn flags_of(body: &Map<String, Value>) -> String {
+    let plain = |value: &Value| {
+        value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned)
+    };
+    let mut flags = String::new();
+    for (name, value) in body {
+        let flag = match name.as_str() {
+            "models" => "model",
+            "labels" => "label",
+            "weight" | "max_in_flight" | "zone" | "role" | "dp_size" | "kv_connector"
+            | "bootstrap_port" | "kv_address" => name,
+            _ => continue,
+        };
+        let values = match value {
+            Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>(),
+            Value::Object(pairs) => pairs
+                .iter()
+                .map(|(name, of)| format!("{name}={}", plain(of)))
+                .collect(),
+            value => vec![plain(value)],
+        };
+        for value in values {
+            flags += &format!(" --{} {value}", flag.replace('_', "-"));
+        }
+    }
+    flags
+}
+
 /// Refused here, because JSON has no word for `nan` and `inf`: the replica would be told of no weight at all.
 fn weight(text: &str) -> Result<f64, String> {
     let weight = text
@@ -146,7 +177,12 @@ mod tests {
             "url": "http://w", "weight": 2.5, "zone": "z", "role": "prefill", "dp_size": 2, "kv_connector": "mooncake",
             "bootstrap_port": 8998, "kv_address": "h:1", "labels": { "kv.tp_size": "8", "a": "b=c" },
         });
-        assert_eq!(Value::Object(line.description.of("http://w")), expected);
+        let body = line.description.of("http://w");
+        let again = format!("x{}", flags_of(&body));
+        assert_eq!(Value::Object(body), expected);
+        let again =
+            Line::try_parse_from(again.split_whitespace()).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(Value::Object(again.description.of("http://w")), expected);
         for bad in [
             "--role both",
             "--label a",
