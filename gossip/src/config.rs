@@ -260,6 +260,8 @@ pub(crate) const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) const ALONE_AFTER: Duration = Duration::from_secs(2);
 /// A replica to which no peer gives its registry for this long is ready with what it has.
 pub(crate) const SNAPSHOT_WITHIN: Duration = Duration::from_secs(10);
+/// How long connected peers are given to be heard before a replica that has the registry is ready.
+pub(crate) const HEARD_WITHIN: Duration = Duration::from_secs(2);
 /// Writes wait for the first exchange with a peer, but not for longer than this.
 pub(crate) const WRITES_AFTER: Duration = Duration::from_secs(3);
 /// How long leaving waits until the peers know of it.

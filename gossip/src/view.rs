@@ -110,6 +110,14 @@ impl View {
         there.map(|replica| &replica.id)
     }
 
+    /// Whether this replica is seen as alive.
+    pub(crate) fn is_live(&self, replica: &ReplicaId) -> bool {
+        let at = self
+            .replicas
+            .binary_search_by(|known| known.id.cmp(replica));
+        at.is_ok_and(|at| self.replicas[at].live)
+    }
+
     /// All known replicas, this one included, sorted by id.
     pub fn replicas(&self) -> &[ReplicaInfo] {
         &self.replicas

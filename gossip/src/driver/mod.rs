@@ -12,7 +12,7 @@ mod hosted;
 mod rounds;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -30,6 +30,7 @@ use crate::view::View;
 use crate::wire::{Message, Received};
 
 pub use hosted::Hosted;
+use rounds::Hearing;
 
 /// Drives the planes of one agent. Clones share it.
 #[derive(Clone)]
@@ -46,6 +47,7 @@ struct Inner {
     /// Whether a peer's registry was taken, or there is none to take.
     synced: watch::Sender<bool>,
     ready: watch::Sender<bool>,
+    hearing: Mutex<Hearing>,
     /// What the latest look brought.
     seen: ArcSwap<Seen>,
     started: Instant,
@@ -76,6 +78,7 @@ impl Driver {
             published: watch::Sender::new(0),
             synced: watch::Sender::new(is_solo),
             ready: watch::Sender::new(is_solo),
+            hearing: Mutex::default(),
             seen: ArcSwap::default(),
             started: Instant::now(),
             metrics,

@@ -1,11 +1,11 @@
 //! What the driver does by the clock: calls planes when their time has come, and looks round for all of them.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
-use tokio::time::{MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use super::{Driver, Hosted};
-use crate::config::ROUND;
+use super::{Driver, Hosted, Net};
+use crate::config::{HEARD_WITHIN, ROUND};
 use crate::facts::SeenReplica;
 use crate::plane::{Plane, Seen};
 
@@ -79,8 +79,70 @@ impl Driver {
         for plane in &self.0.planes {
             plane.wake.notify_one();
         }
-        let is_ready = *net.membership.alive().borrow() && is_synced;
+        let is_up = *net.membership.alive().borrow() && is_synced;
+        let mut hearing = self
+            .0
+            .hearing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_ready = hearing.judge(is_up, || self.hears_all(net), Instant::now());
         self.ready()
             .send_if_modified(|ready| std::mem::replace(ready, is_ready) != is_ready);
+    }
+
+    /// Whether the view has every connected peer as alive.
+    fn hears_all(&self, net: &Net) -> bool {
+        let view = Arc::clone(&self.view().borrow());
+        let linked = net.transport.linked();
+        linked.iter().all(|peer| view.is_live(peer))
+    }
+}
+
+/// Keeps a replica that starts from being ready before the peers that it is connected to count as alive, for which the
+/// failure detector takes some heartbeats: one that counts itself alone takes all of what is shared. Pure.
+#[derive(Debug, Default)]
+pub(super) struct Hearing {
+    began: Option<Instant>,
+    is_over: bool,
+}
+
+impl Hearing {
+    /// Whether the replica is ready; `is_up`: the gossip task runs, and there is a registry.
+    fn judge(&mut self, is_up: bool, hears_all: impl FnOnce() -> bool, now: Instant) -> bool {
+        if !is_up {
+            return false;
+        }
+        let began = *self.began.get_or_insert(now);
+        self.is_over = self.is_over || now - began >= HEARD_WITHIN || hears_all();
+        self.is_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn connected_peers_are_heard_first_but_not_waited_for_long() {
+        let began = Instant::now();
+        let check = |hearing: &mut Hearing, is_up, hears_all, after: Duration, expected| {
+            let is_ready = hearing.judge(is_up, || hears_all, began + after);
+            assert_eq!(is_ready, expected, "after {after:?}");
+        };
+        let mut heard = Hearing::default();
+        check(&mut heard, false, true, Duration::ZERO, false);
+        check(&mut heard, true, false, ROUND, false);
+        check(&mut heard, true, true, HEARD_WITHIN, true);
+        // One that comes later is not waited for; the gossip task is.
+        check(&mut heard, true, false, HEARD_WITHIN, true);
+        check(&mut heard, false, true, HEARD_WITHIN, false);
+        check(&mut heard, true, false, HEARD_WITHIN, true);
+
+        let mut one_hangs = Hearing::default();
+        check(&mut one_hangs, true, false, ROUND, false);
+        check(&mut one_hangs, true, false, HEARD_WITHIN, false);
+        check(&mut one_hangs, true, false, ROUND + HEARD_WITHIN, true);
     }
 }
