@@ -26,6 +26,7 @@ use crate::config::{Config, Followed, Layers};
 use crate::left_out::{LeftOut, LeftOutWorker};
 use crate::metrics::operator::OperatorMetrics;
 use crate::metrics::{Counter, ResultLabels};
+use crate::shown::difference::overrules;
 use crate::shutdown::Phase;
 use crate::upstream::Connector;
 
@@ -66,8 +67,8 @@ pub struct Reloaded {
     pub changed: Vec<String>,
     /// Settings that differ from those in use, and that only a restart brings into use.
     pub needs_restart: Vec<String>,
-    /// Workers of the cluster of which it knows something else from files than this file says: another replica read
-    /// another file since this one changed.
+    /// Workers of the cluster of which it knows something else than this file says: an administrator described them, or
+    /// another replica read another file since this one changed.
     pub differs: Vec<String>,
 }
 
@@ -185,17 +186,29 @@ impl Reload {
             .collect()
     }
 
+    /// Workers of the file that an administrator has described otherwise.
+    fn overruled(&self, will: &Workers) -> Vec<WorkerId> {
+        let entries = self.agent.entries_of(&Source::Admin).into_iter();
+        let known = entries.filter_map(|entry| Some((entry.id, entry.spec?)));
+        let overruled = known.filter(|(id, known)| {
+            let of_file = will.get(id);
+            of_file.is_some_and(|of_file| overrules(known, of_file))
+        });
+        overruled.map(|(id, _)| id).collect()
+    }
+
     /// The workers of [`Reloaded::differs`]; the log has them once.
     fn differs(&mut self, will: &Workers) -> Vec<String> {
         let is_there = |id: &WorkerId| self.agent.taken_out(id).is_none();
         let otherwise = self.otherwise(will).into_keys();
+        let otherwise = otherwise.chain(self.overruled(will));
         let differs: BTreeSet<_> = otherwise.filter(is_there).collect();
         if !differs.is_subset(&self.said_to_differ) {
             tracing::warn!(
                 count = differs.len(),
                 ids = some_of(differs.iter()),
-                "the cluster has these workers from a file that says something else of them than this replica's, or this \
-                 one says nothing of them: the last file that changed counts"
+                "the cluster knows something else of these workers than this replica's file says, or that says nothing \
+                 of them: what an administrator wrote counts, else the last file that changed"
             );
         }
         let named = differs.iter().map(ToString::to_string).collect();
@@ -318,8 +331,9 @@ impl Reload {
         if !changed.is_empty() {
             tracing::info!(settings = changed.join(", "), "these settings changed");
         }
-        let is_there = |id: &&WorkerId| self.agent.taken_out(id).is_none();
-        let put = put.iter().filter(is_there).count();
+        // Of one that an administrator described, or took out, the file decides nothing.
+        let counts = |id: &&WorkerId| self.agent.sources_of(id).first() == Some(&Source::Config);
+        let put = put.iter().filter(counts).count();
         let gone_count = gone.len();
         let stay = self.staying(gone);
         let retracted = gone_count - stay.len();

@@ -8,6 +8,7 @@ use grapevine_tests::http1;
 use grapevine_tests::invariants;
 use grapevine_tests::process::Signal;
 use grapevine_tests::wait::{LIMIT, eventually};
+use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_of_the_file_come_and_go_at_sighup() {
@@ -309,6 +310,22 @@ async fn a_reading_says_what_an_administrator_has_decided() {
         assert!(told.contains(part), "no {part}: {told}");
     }
     sees(&cluster, &[url(0), url(1)]).await;
+
+    // What was changed by PATCH is the administrator's as a whole, until it is what the file says.
+    admin.change(&url(0), &json!({ "weight": 3.0 })).await;
+    let zoned = without.replace("weight = 2.0", "weight = 2.0\nzone = \"c\"");
+    std::fs::write(cluster.config(), zoned).expect("a file can be written");
+    let named = format!("worker {}: the cluster knows something else", url(0));
+    for _ in 0..2 {
+        let told = told_of_reload(&cluster, 0).await;
+        for part in ["0 workers new or changed", &named] {
+            assert!(told.contains(part), "no {part}: {told}");
+        }
+    }
+    let change = json!({ "weight": 2.0, "zone": "c" });
+    admin.change(&url(0), &change).await;
+    let told = told_of_reload(&cluster, 0).await;
+    assert!(!told.contains("something else"), "{told}");
     invariants::hold(&cluster, &workers, &[]).await;
 }
 

@@ -78,8 +78,8 @@ fn told(answer: &Value) -> Vec<String> {
     let differs = rows(answer, "differs").iter().map(plain);
     lines.extend(differs.map(|worker| {
         format!(
-            "worker {worker}: the cluster knows something else than this file; `grapevine workers list` shows what. The \
-             last file that changed counts"
+            "worker {worker}: the cluster knows something else than this file; `grapevine workers list` shows what. What \
+             an administrator wrote counts, else the last file that changed"
         )
     }));
     lines

@@ -47,6 +47,17 @@ pub fn of_descriptions(before: &WorkerSpec, after: &WorkerSpec) -> Vec<Change> {
         .collect()
 }
 
+/// Whether an administrator's description says something else than the file's: not in the state, nor in models of which
+/// the file says nothing, which were learned.
+pub fn overrules(known: &WorkerSpec, of_file: &WorkerSpec) -> bool {
+    let changes = of_descriptions(of_file, known);
+    let mut parts = changes.iter().map(|change| change.part.as_str());
+    parts.any(|part| match part {
+        "models" => !of_file.models().is_empty(),
+        part => part != "state",
+    })
+}
+
 fn change(part: &str, was: &str, is: &str) -> Change {
     let (part, was, is) = (part.to_owned(), was.to_owned(), is.to_owned());
     Change { part, was, is }
@@ -74,7 +85,7 @@ fn described(spec: &WorkerSpec) -> [(&'static str, String); 8] {
 mod tests {
     use std::sync::Arc;
 
-    use grapevine_gossip::worker::{Labels, RawWorker, Role};
+    use grapevine_gossip::worker::{Labels, RawWorker, Role, State};
 
     use super::*;
 
@@ -119,5 +130,32 @@ mod tests {
             .collect();
         assert_eq!(found, expected);
         assert!(between(&after, &after).is_empty());
+    }
+
+    #[test]
+    fn an_administrator_overrules_the_file_in_what_the_file_says() {
+        let models = |name: &'static str| move |raw: &mut RawWorker| raw.models = vec![name.into()];
+        let weight = |milli| move |raw: &mut RawWorker| raw.weight_milli = milli;
+        let check = |known: Worker, of_file: Worker, expected| {
+            assert_eq!(overrules(&known.spec, &of_file.spec), expected, "{known:?}");
+        };
+        check(worker(weight(3_000), &[]), worker(|_| (), &[]), true);
+        check(
+            worker(weight(3_000), &[]),
+            worker(weight(3_000), &[]),
+            false,
+        );
+        check(
+            worker(|_| (), &[]),
+            worker(|raw| raw.zone = Some("c".into()), &[]),
+            true,
+        );
+        check(worker(models("a"), &[]), worker(models("b"), &[]), true);
+        check(worker(models("a"), &[]), worker(|_| (), &[]), false);
+        check(
+            worker(|raw| raw.state = State::Draining, &[]),
+            worker(|_| (), &[]),
+            false,
+        );
     }
 }
