@@ -112,8 +112,13 @@ async fn workers_that_say_when_are_left_alone_until_then() {
         );
     }
     assert_eq!(seen(&house), 2, "nobody was asked again");
-    let workers = house.cluster.replicas[0].admin().workers().await;
+    let admin = house.cluster.replicas[0].admin();
+    let workers = admin.workers().await;
     assert!(workers.iter().all(|worker| worker.health == "healthy"));
+    assert_eq!(
+        admin.metrics().await.sum("grapevine_workers_paused", ""),
+        2.0
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

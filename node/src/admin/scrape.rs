@@ -20,6 +20,7 @@ struct Others {
     own: i64,
     of_cluster: f64,
     verdicts: [i64; Claim::ALL.len()],
+    paused: i64,
 }
 
 impl Admin {
@@ -50,6 +51,7 @@ impl Admin {
         self.caches.show(fleet.workers());
         let health = &self.metrics.health;
         health.show_verdicts(&others.verdicts);
+        health.paused.set(others.paused);
         let pools = fleet.pools().iter();
         health.show_panic(pools.map(|pool| (pool.label(), pool.panics())));
         self.admission.show();
@@ -76,6 +78,7 @@ impl Admin {
             let own = i64::from(worker.load.own().requests);
             let of_cluster = self.cluster.load_of(worker).exact_requests;
             self.metrics.health.count(worker, &mut others.verdicts);
+            others.paused += i64::from(worker.pause().is_some());
             if worker.has_series() {
                 let show = || {
                     self.metrics.workers.show(&worker.label, own, of_cluster);

@@ -1,6 +1,6 @@
 //! Names that clients may ask for: which of them can be served, and which cannot. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -48,6 +48,29 @@ pub fn unserved(cluster: &Value, workers: &[Value], is_usable: IsUsable) -> Vec<
         .collect()
 }
 
+/// Models and aliases of which every usable worker asked to be left alone, with the seconds until the first may be asked.
+pub fn paused(cluster: &Value, workers: &[Value], is_usable: IsUsable) -> Vec<(String, u64)> {
+    let mut left: BTreeMap<&str, u64> = BTreeMap::new();
+    for worker in answering(workers, is_usable) {
+        let pause = worker["paused_s"].as_u64().unwrap_or(0);
+        for model in rows(worker, "models").iter().filter_map(Value::as_str) {
+            let shortest = left.entry(model).or_insert(pause);
+            *shortest = pause.min(*shortest);
+        }
+    }
+    let of_target = |target: &&str| left.get(target).copied();
+    let aliases = configured(cluster).filter(|(_, targets)| !targets.is_empty());
+    let aliases = aliases.map(|(name, targets)| (name, targets.iter().filter_map(of_target).min()));
+    // An alias goes before a model of its name; one that is not served is told as such.
+    for (name, pause) in aliases.collect::<Vec<_>>() {
+        left.insert(name, pause.unwrap_or(0));
+    }
+    let waiting = left.into_iter().filter(|(_, pause)| *pause > 0);
+    waiting
+        .map(|(name, pause)| (clean(name).into_owned(), pause))
+        .collect()
+}
+
 /// Of each alias that is served the targets that are not, as `alias to target`: its requests pass them over, which they do
 /// where a model has no worker at all. One that is in trouble, or drained, is passed over by none.
 pub fn passed_over(cluster: &Value, workers: &[Value]) -> Vec<String> {
@@ -77,12 +100,15 @@ pub fn askable(rings: &Value, cluster: &Value) -> Vec<String> {
 }
 
 fn served(workers: &[Value], is_usable: IsUsable) -> BTreeSet<&str> {
-    // Prefill workers answer no client.
-    let usable = workers
-        .iter()
-        .filter(|worker| is_usable(worker) && worker["role"] != "prefill");
-    let models = usable.flat_map(|worker| rows(worker, "models"));
+    let models = answering(workers, is_usable).flat_map(|worker| rows(worker, "models"));
     models.filter_map(Value::as_str).collect()
+}
+
+/// Usable workers that answer clients: those of prefill do not.
+fn answering(workers: &[Value], is_usable: IsUsable) -> impl Iterator<Item = &Value> {
+    workers
+        .iter()
+        .filter(move |worker| is_usable(worker) && worker["role"] != "prefill")
 }
 
 /// Name and targets of each `[[model]]` section.
@@ -114,6 +140,30 @@ mod tests {
         assert_eq!(askable(&rings, &cluster), ["a", "b", "chat"]);
         // A release that does not tell.
         assert_eq!(askable(&rings, &Value::Null), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_model_waits_while_all_its_usable_workers_asked_to_be_left_alone() {
+        let of = |models: Value, paused_s: Option<u64>, role: &str| json!({ "state": "active", "models": models, "paused_s": paused_s, "role": role });
+        let cluster = json!({ "models": [{ "name": "both", "targets": ["a", "b"] }, { "name": "one", "targets": ["a", "gone"] },
+            { "name": "x", "targets": ["b"] }, { "name": "old", "targets": ["gone"] }, { "name": "a", "targets": [] }] });
+        let mut workers = vec![
+            of(json!(["a"]), Some(30), "any"),
+            of(json!(["a", "x"]), Some(12), "decode"),
+            of(json!(["b"]), None, "any"),
+            of(json!(["a"]), None, "prefill"),
+        ];
+        let told = |workers: &[Value]| {
+            paused(&cluster, workers, |worker| worker["state"] == "active")
+                .into_iter()
+                .map(|(name, left)| format!("{name} {left}"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(&workers), ["a 12", "one 12"]);
+        workers[1]["state"] = "draining".into();
+        assert_eq!(told(&workers), ["a 30", "one 30"]);
+        workers.push(of(json!(["a"]), None, "any"));
+        assert!(told(&workers).is_empty());
     }
 
     #[test]

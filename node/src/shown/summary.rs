@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::models::{has_no_model, may_name_models, unserved as models_without_worker};
+use super::models::{has_no_model, may_name_models, paused, unserved as models_without_worker};
 use super::{field, rows};
 
 /// Names of a kind of trouble that are listed; the table has the others.
@@ -75,12 +75,22 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
             first_of(&models)
         ));
     }
+    let waiting = paused(cluster, workers, is_usable).into_iter();
+    let waiting: Vec<String> = waiting.map(|(name, _)| name).collect();
+    if !waiting.is_empty() {
+        text.push_str(&format!(
+            "; no worker to ask now for {}: {}",
+            count(waiting.len(), "model"),
+            first_of(&waiting)
+        ));
+    }
     let unserved = unserved(&cluster["minute"]);
     text.push_str(unserved.as_ref().map_or("", |(text, _)| text));
     Summary {
         text,
         is_wrong: is_wrong
             || !models.is_empty()
+            || !waiting.is_empty()
             || unserved.is_some_and(|(_, is_wrong)| is_wrong)
             || !first.is_empty(),
     }
@@ -677,6 +687,15 @@ mod tests {
         let found = summary(&cluster, std::slice::from_ref(&paused));
         let text = "1 replica; 1 worker usable: 1 asked to be left alone for 12 s: w1";
         assert_eq!((found.text.as_str(), found.is_wrong), (text, false));
+        // Clients of its model get 503 until then, unless another one serves it.
+        paused["models"] = json!(["m"]);
+        let mut other = worker("w2", "active", "good", 9);
+        other["models"] = json!(["n"]);
+        let found = summary(&cluster, &[paused.clone(), other.clone()]);
+        let text = "1 replica; 2 workers usable: 1 asked to be left alone for 12 s: w1; no worker to ask now for 1 model: m";
+        assert_eq!((found.text.as_str(), found.is_wrong), (text, true));
+        other["models"] = json!(["m"]);
+        assert!(!summary(&cluster, &[paused.clone(), other]).is_wrong);
         paused["state"] = "draining".into();
         let text = summary(&cluster, &[paused]).text;
         assert!(!text.contains("left alone"), "{text}");

@@ -2,8 +2,8 @@
 
 use crate::cli::doctor::facts::ClusterFacts;
 use crate::cli::doctor::finding::{Finding, count, named};
-use crate::shown::models::{passed_over, unserved};
-use crate::shown::summary::is_usable;
+use crate::shown::models::{passed_over, paused, unserved};
+use crate::shown::summary::{PAUSED, is_usable, seconds};
 
 pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
     let models = unserved(&facts.cluster, &facts.workers, is_usable);
@@ -16,6 +16,22 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
         let todo = "start a worker that serves it, or mend the one that does; a name that nobody serves any more goes from \
                     [[model]] in the file";
         found.push(Finding::problem("models", what).of(models).todo(todo));
+    }
+    let waiting = paused(&facts.cluster, &facts.workers, is_usable);
+    if !waiting.is_empty() {
+        let told: Vec<String> = waiting
+            .iter()
+            .map(|(name, left)| format!("{name} ({} left)", seconds(*left)))
+            .collect();
+        let what = format!(
+            "every usable worker of {} {PAUSED} (Retry-After), and requests get 503: {}",
+            count(told.len(), "model"),
+            named(&told)
+        );
+        let todo = "it ends by itself; if it comes back, add workers, or look why the engines answer 429 or 503; \
+                    retry.worker_pause_max bounds the time";
+        let names = waiting.into_iter().map(|(name, _)| name);
+        found.push(Finding::problem("models", what).of(names).todo(todo));
     }
     let aliases = passed_over(&facts.cluster, &facts.workers);
     if !aliases.is_empty() {
