@@ -55,7 +55,7 @@ pub enum Lack {
     NoWorker,
     /// None of them answers.
     NoWorkerReachable,
-    /// Some answer, and it is not known yet what they serve.
+    /// Some answer, and no model that can be used is known of them.
     ModelsUnknown,
 }
 
@@ -97,7 +97,9 @@ impl Lack {
             Self::Memory => "this replica is short of memory",
             Self::NoWorker => "no worker takes new requests; add one with `grapevine workers add`",
             Self::NoWorkerReachable => "no worker answers its health checks",
-            Self::ModelsUnknown => "workers have not said yet which models they serve",
+            Self::ModelsUnknown => {
+                "workers are asked which models they serve, or name none that can be used"
+            }
         }
     }
 }

@@ -210,3 +210,57 @@ async fn a_worker_that_refuses_the_key_for_its_models_says_why() {
     .await;
     assert_eq!(replica.log().matches(line).count(), 1, "{}", replica.log());
 }
+
+/// One name of a list that cannot be used costs no other one its requests.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_be_used_of_a_list_is_served_and_the_rest_is_told() {
+    let (good, worker) = ("good", chat::worker(serving(&["bad\nname"])).await);
+    let house = House::with(Plan::default().worker(&worker.url(), &[]), Vec::new()).await;
+    let why = async |expected: &str| {
+        let Admin(admin) = house.cluster.replicas[0].admin();
+        eventually(LIMIT, "why a name is left out", async || {
+            let listed: Value = http1::get(admin, "/workers").await.json();
+            let why = listed["workers"][0]["why"].as_str().unwrap_or_default();
+            let is_told = why.starts_with(expected) && listed["workers"][0]["health"] == "healthy";
+            is_told.then_some(()).ok_or_else(|| listed.to_string())
+        })
+        .await;
+    };
+    why(r#"1 of its models cannot be used: model name "bad\nname""#).await;
+    let answer = http1::post(house.data(), "/v1/chat/completions", &chat_of(good)).await;
+    assert!(
+        answer.text().contains("that can be used"),
+        "{}",
+        answer.text()
+    );
+    eventually(LIMIT, "readiness says it", async || {
+        let answer = http1::get(house.data(), "/readiness").await;
+        let is_told = answer.text().contains("none that can be used");
+        is_told.then_some(()).ok_or_else(|| answer.text())
+    })
+    .await;
+
+    let listen = worker.addr();
+    worker.kill().await;
+    let many: Vec<String> = (0..70).map(|n| format!("m{n:02}")).collect();
+    let listed = ["bad\nname", good]
+        .into_iter()
+        .chain(many.iter().map(String::as_str));
+    let listed: Vec<&str> = listed.collect();
+    let _second = chat::worker(Config {
+        listen,
+        ..serving(&listed)
+    })
+    .await;
+    why("8 of its models cannot be used: ").await;
+    eventually(LIMIT, "as many as an entry has are served", async || {
+        let list: Value = http1::get(house.data(), "/v1/models").await.json();
+        let count = list["data"].as_array().map(Vec::len);
+        (count == Some(64))
+            .then_some(())
+            .ok_or_else(|| list.to_string())
+    })
+    .await;
+    let answer = http1::post(house.data(), "/v1/chat/completions", &chat_of(good)).await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+}

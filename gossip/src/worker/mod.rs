@@ -342,18 +342,42 @@ pub fn weight_milli(weight: f64) -> Result<u32, WorkerError> {
     Ok((weight * 1000.0).round() as u32)
 }
 
+/// What a registry entry can have of the names that a worker lists, each once, in its order: those that are no names are
+/// left out, and of too many the last. With the first limit that left one out. The same list gives the same on every replica.
+pub fn usable_models(listed: &[String]) -> (Vec<String>, Option<WorkerError>) {
+    let (mut usable, mut seen) = (Vec::new(), BTreeSet::new());
+    let (mut bytes, mut limit) = (0, None);
+    for name in listed.iter().filter(|name| seen.insert(*name)) {
+        let broken = if let Err(error) = checked_model(name) {
+            error
+        } else if usable.len() == MODELS_MAX {
+            WorkerError::Models(listed.len())
+        } else if bytes + name.len() > MODELS_BYTES_MAX {
+            WorkerError::ModelBytes(listed.iter().map(String::len).sum())
+        } else {
+            bytes += name.len();
+            usable.push(name.clone());
+            continue;
+        };
+        limit.get_or_insert(broken);
+    }
+    (usable, limit)
+}
+
+fn checked_model(name: &str) -> Result<(), WorkerError> {
+    match name.is_empty() || name.len() > MODEL_BYTES_MAX || name.chars().any(char::is_control) {
+        true => Err(WorkerError::Model(
+            name.chars().take(MODEL_BYTES_MAX).collect(),
+        )),
+        false => Ok(()),
+    }
+}
+
 fn checked_models(models: Vec<String>) -> Result<Vec<String>, WorkerError> {
     if models.len() > MODELS_MAX {
         return Err(WorkerError::Models(models.len()));
     }
-    if let Some(bad) = models
-        .iter()
-        .find(|m| m.is_empty() || m.len() > MODEL_BYTES_MAX || m.chars().any(char::is_control))
-    {
-        return Err(WorkerError::Model(
-            bad.chars().take(MODEL_BYTES_MAX).collect(),
-        ));
-    }
+    models.iter().try_for_each(|name| checked_model(name))?;
     let bytes = models.iter().map(String::len).sum::<usize>();
     if bytes > MODELS_BYTES_MAX {
         return Err(WorkerError::ModelBytes(bytes));
@@ -513,6 +537,43 @@ mod tests {
             w.dp_size = Some(4);
         };
         assert_eq!(refused(beyond_size), WorkerError::Rank("4".into()));
+    }
+
+    #[test]
+    fn what_can_be_used_of_a_list_is_used() {
+        let names = |of: std::ops::Range<usize>| of.map(|n| format!("m{n:03}")).collect::<Vec<_>>();
+        let texts = |all: &[&str]| all.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let long = |n: usize| format!("{n:0>250}");
+        let bad = |name: &str| Some(WorkerError::Model(name.into()));
+        for (listed, expected) in [
+            (texts(&[]), (texts(&[]), None)),
+            (texts(&["b", "a", "b"]), (texts(&["b", "a"]), None)),
+            (
+                texts(&["b", "x\ny", "", "a"]),
+                (texts(&["b", "a"]), bad("x\ny")),
+            ),
+            (texts(&[""]), (texts(&[]), bad(""))),
+            (names(0..64), (names(0..64), None)),
+            (
+                [names(0..70), names(0..2)].concat(),
+                (names(0..64), Some(WorkerError::Models(72))),
+            ),
+            (
+                (0..17).map(long).chain(["a".to_owned()]).collect(),
+                (
+                    (0..16).map(long).chain(["a".to_owned()]).collect(),
+                    Some(WorkerError::ModelBytes(17 * 250 + 1)),
+                ),
+            ),
+        ] {
+            let found = usable_models(&listed);
+            assert_eq!(found, expected);
+            let entry = RawWorker {
+                models: found.0,
+                ..RawWorker::at("http://w:8000")
+            };
+            assert!(WorkerSpec::new(entry).is_ok(), "a registry takes it");
+        }
     }
 
     #[test]

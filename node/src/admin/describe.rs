@@ -250,7 +250,7 @@ pub(super) struct WorkerView {
     /// How its latest check failed: `refused`, `no_address`, `no_connection`, `no_answer`, `bad_answer`; null after a
     /// good one.
     failed_check: Option<&'static str>,
-    /// The same in words; of one whose checks are good, that it refuses the key with which it is asked for its models.
+    /// The same in words; of one whose checks are good, what is amiss with what it says of its models.
     why: Option<String>,
     /// Takes requests and delivers no token.
     stalled: bool,
@@ -531,7 +531,7 @@ impl Admin {
             why: report
                 .failed
                 .map(|(_, why)| why.into())
-                .or_else(|| worker.refuses_key()),
+                .or_else(|| worker.models_amiss()),
             stalled: report.verdict == Claim::Stalled,
             ejections: report.ejections,
             ejected_for_ms: u64::try_from(report.shut_for.as_millis()).unwrap_or(u64::MAX),

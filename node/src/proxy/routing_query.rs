@@ -482,7 +482,7 @@ fn no_workers() -> ApiError {
 fn nothing_known() -> ApiError {
     ApiError::new(
         ErrorKind::NoWorker,
-        "no worker has reported yet which models it serves; try again",
+        "no worker has named a model so far that can be used; try again",
     )
 }
 

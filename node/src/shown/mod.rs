@@ -12,6 +12,9 @@ use serde_json::Value;
 /// How `why` of a worker begins that does not let a replica ask for its models.
 pub const KEY_REFUSED: &str = "it refuses the key";
 
+/// What `why` of a worker has of names of models that it lists and that are left out.
+pub const NAMES_LEFT_OUT: &str = "of its models cannot be used";
+
 /// How `why` of a worker begins that is a replica of its own cluster.
 pub const IS_REPLICA: &str = "it is a replica of this cluster";
 

@@ -78,6 +78,8 @@ pub struct Worker {
     pub cards: ArcSwap<Vec<Card>>,
     /// The status with which it refused to list them, for want of a key that it knows; 0: it did not.
     pub key_refused: AtomicU16,
+    /// What is amiss with its latest list of them.
+    pub list_amiss: ArcSwap<Option<String>>,
     /// Restart counter in the registry: the second at which it started, as far as it reports that.
     pub epoch: AtomicU64,
     /// How far its clock is from this replica's.
@@ -141,6 +143,7 @@ impl Worker {
             doubted: Notify::new(),
             cards: ArcSwap::default(),
             key_refused: AtomicU16::new(0),
+            list_amiss: ArcSwap::default(),
             epoch: AtomicU64::new(0),
             clock: ClockOffset::default(),
             cache_tokens: AtomicU64::new(0),
@@ -163,10 +166,12 @@ impl Worker {
         Arc::ptr_eq(&self.label, &self.series_label)
     }
 
-    /// Why it did not say which models it serves, where a person has to mend that.
-    pub fn refuses_key(&self) -> Option<String> {
-        let status = self.key_refused.load(Ordering::Relaxed);
-        (status != 0).then(|| format!("{KEY_REFUSED}: it answered {status} to /v1/models"))
+    /// What is amiss with what it says of its models, where a person has to mend that.
+    pub fn models_amiss(&self) -> Option<String> {
+        match self.key_refused.load(Ordering::Relaxed) {
+            0 => (**self.list_amiss.load()).clone(),
+            status => Some(format!("{KEY_REFUSED}: it answered {status} to /v1/models")),
+        }
     }
 
     /// How much longer it wants to be left alone.

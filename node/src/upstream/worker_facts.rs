@@ -6,10 +6,12 @@
 //! nothing changes. Answers that are late, too long or senseless change nothing: what was reported before
 //! stays true, and the worker is no less healthy. Some answer late whenever they are busy.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use grapevine_gossip::worker::usable_models;
 use reqwest::StatusCode;
 use serde::Deserialize;
 use tokio::sync::{Notify, Semaphore};
@@ -21,6 +23,7 @@ use super::question::read;
 use super::transfer_facts;
 use super::worker::Worker;
 use crate::api::cards::{self, Card};
+use crate::shown::NAMES_LEFT_OUT;
 
 /// Largest answer to `/v1/models` that is read, in bytes.
 const MODELS_BYTES_MAX: usize = 256 * 1024;
@@ -38,7 +41,6 @@ pub(super) async fn ask_when_told(
     turns: &Semaphore,
 ) {
     let mut retry: Option<Duration> = None;
-    let mut lists_nothing = false;
     loop {
         let pause = retry.unwrap_or(transfer_facts::RETRY_MAX);
         let (is_told, is_doubted) = tokio::select! {
@@ -53,7 +55,7 @@ pub(super) async fn ask_when_told(
                 engine = ask_engine(worker, parts).await;
             }
             if is_told || is_doubted {
-                ask_models(worker, parts, &mut lists_nothing).await;
+                ask_models(worker, parts).await;
             }
             ask_for_pairs(worker, engine, (is_doubted, retry.is_none()), parts).await
         };
@@ -140,20 +142,21 @@ pub(super) async fn read_engine(
     Ok(facts)
 }
 
-/// `lists_nothing`: its latest list was empty. Such a worker is asked each second, and named once.
-async fn ask_models(worker: &Arc<Worker>, parts: &ProbeParts, lists_nothing: &mut bool) {
+async fn ask_models(worker: &Arc<Worker>, parts: &ProbeParts) {
     let known = worker.models.load_full();
     let listed = listed_by(worker, parts).await;
     note_key(worker, &listed, known.is_empty());
-    if let Ok(models) = &listed {
-        let listed_nothing = std::mem::replace(lists_nothing, models.is_empty());
-        if *lists_nothing && !listed_nothing {
-            tracing::warn!(worker = &*worker.label, "worker lists no models");
-        }
-    }
+    let are_learned = worker.about.load().models_are_learned;
     match listed {
-        Ok(models) if models.is_empty() => {}
-        Ok(models) if worker.about.load().models_are_learned => {
+        Ok(models) if models.is_empty() => {
+            note_list(worker, Some("it lists no models at /v1/models".to_owned()));
+        }
+        Ok(models) if are_learned => {
+            let (models, amiss) = usable_of(models, &known);
+            note_list(worker, amiss);
+            if models.is_empty() {
+                return;
+            }
             let are_all_in =
                 |some: &[String], of: &[String]| some.iter().all(|model| of.contains(model));
             if !are_all_in(&models, &known) || !are_all_in(&known, &models) {
@@ -161,6 +164,7 @@ async fn ask_models(worker: &Arc<Worker>, parts: &ProbeParts, lists_nothing: &mu
             }
         }
         Ok(models) => {
+            note_list(worker, None);
             let missing: Vec<_> = known.iter().filter(|m| !models.contains(m)).collect();
             if !missing.is_empty() {
                 tracing::warn!(
@@ -173,6 +177,31 @@ async fn ask_models(worker: &Arc<Worker>, parts: &ProbeParts, lists_nothing: &mu
         Err(error) => {
             tracing::debug!(worker = &*worker.label, %error, "worker did not list its models");
         }
+    }
+}
+
+/// What a registry entry can have of a list, and what is amiss where that is not all of it. Of too many names those that
+/// are known stay: a list in another order moves no prompt.
+fn usable_of(mut listed: Vec<String>, known: &[String]) -> (Vec<String>, Option<String>) {
+    listed.sort_by_key(|model| !known.contains(model));
+    let (usable, limit) = usable_models(&listed);
+    let left_out: BTreeSet<_> = listed.iter().filter(|m| !usable.contains(m)).collect();
+    let left_out = left_out.len();
+    let amiss = limit.map(|limit| format!("{left_out} {NAMES_LEFT_OUT}: {limit}"));
+    (usable, amiss)
+}
+
+/// Notes what is amiss with its list, and says it once: a worker of which no model is known is asked each second.
+fn note_list(worker: &Worker, amiss: Option<String>) {
+    let before = worker.list_amiss.swap(Arc::new(amiss.clone()));
+    if let Some(why) = amiss
+        && before.as_ref().as_ref() != Some(&why)
+    {
+        tracing::warn!(
+            worker = &*worker.label,
+            why,
+            "a worker lists models that are left out, or none; it gets no requests for them"
+        );
     }
 }
 
@@ -217,10 +246,12 @@ fn note_key(worker: &Worker, listed: &anyhow::Result<Vec<String>>, knows_none: b
     }
 }
 
-/// The models that it lists; what else it says of them is kept, and compared if it is new.
+/// The names that it lists, an empty one where there is none; what else it says of them is kept, and compared if it is new.
 async fn listed_by(worker: &Arc<Worker>, parts: &ProbeParts) -> anyhow::Result<Vec<String>> {
     let cards = cards_of(worker, parts).await?;
-    let models = cards.iter().map(|card| card.id().to_owned()).collect();
+    let name = |card: &Option<Card>| card.as_ref().map_or("", Card::id).to_owned();
+    let models = cards.iter().map(name).collect();
+    let cards: Vec<Card> = cards.into_iter().flatten().collect();
     if cards::is_news(&worker.cards.load(), &cards) {
         worker.cards.store(Arc::new(cards));
         learn(worker, Fact::Cards, parts).await;
@@ -228,17 +259,14 @@ async fn listed_by(worker: &Arc<Worker>, parts: &ProbeParts) -> anyhow::Result<V
     Ok(models)
 }
 
-async fn cards_of(worker: &Worker, parts: &ProbeParts) -> anyhow::Result<Vec<Card>> {
+async fn cards_of(worker: &Worker, parts: &ProbeParts) -> anyhow::Result<Vec<Option<Card>>> {
     #[derive(Deserialize)]
     struct List {
         data: Vec<serde_json::Value>,
     }
     let answer = read(worker, "/v1/models", MODELS_BYTES_MAX, parts).await?;
     let list: List = serde_json::from_slice(&answer)?;
-    let cards = list.data.into_iter().map(Card::of);
-    cards
-        .collect::<Option<_>>()
-        .ok_or_else(|| anyhow::anyhow!("a model without an id"))
+    Ok(list.data.into_iter().map(Card::of).collect())
 }
 
 #[cfg(test)]
@@ -246,6 +274,27 @@ mod tests {
     use super::*;
     use crate::alone::{Alone, worker};
     use crate::config::KvEventsConfig;
+
+    #[test]
+    fn of_too_many_models_those_that_are_known_stay() {
+        let names = |of: std::ops::Range<usize>| of.map(|n| format!("m{n:02}")).collect::<Vec<_>>();
+        let (first, amiss) = usable_of(names(0..70), &[]);
+        assert_eq!(first, names(0..64));
+        let told = "6 of its models cannot be used: 70 models are more than 64";
+        assert_eq!(amiss.as_deref(), Some(told));
+        let backwards = || names(0..70).into_iter().rev().collect::<Vec<_>>();
+        let (mut again, _) = usable_of(backwards(), &first);
+        again.sort();
+        assert_eq!(again, first);
+        assert!(usable_of(backwards(), &[]).0.contains(&"m69".to_owned()));
+        let (none, amiss) = usable_of(vec!["a\nb".into(), String::new()], &[]);
+        assert!(
+            none.is_empty()
+                && amiss.is_some_and(
+                    |why| why.contains(r#"2 of its models cannot be used: model name "a\nb""#)
+                )
+        );
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_later_process_does_not_inherit_the_size_of_a_cache() {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::cli::doctor::facts::ClusterFacts;
 use crate::cli::doctor::finding::{Finding, count, named, verb};
 use crate::shown::summary::{NAMELESS, ON_TRIAL, RETURNING, awaits_trial, worker_trouble};
-use crate::shown::{IS_REPLICA, KEY_REFUSED, field, rows};
+use crate::shown::{IS_REPLICA, KEY_REFUSED, NAMES_LEFT_OUT, field, rows};
 
 /// So many answers without details say that there never are any: vLLM leaves them out of an answer of whose prompt
 /// nothing was cached.
@@ -25,6 +25,7 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
     troubled(workers, found);
     on_trial(workers, found);
     keys_refused(workers, found);
+    names_left_out(workers, found);
     unlisted(workers, found);
     without_details(workers, found);
     kv_events(facts, found);
@@ -209,6 +210,20 @@ fn remedy(trouble: &str) -> &'static str {
         NAMELESS => "look what its /v1/models lists",
         _ => {
             "other replicas speak against it, this one has no sign of its own: grapevine doctor on one of them says why"
+        }
+    }
+}
+
+/// One of which none is left is in trouble, with the same words.
+fn names_left_out(workers: &[Value], found: &mut Vec<Finding>) {
+    for worker in workers.iter().filter(|row| worker_trouble(row).is_none()) {
+        let why = field(worker, "why");
+        if why.contains(NAMES_LEFT_OUT) {
+            let id = field(worker, "id");
+            let what =
+                format!("requests for some models that {id} lists are not sent there: {why}");
+            let todo = "make its list shorter, or correct the name (--served-model-name); the limits: docs/workers.md";
+            found.push(Finding::advice("models", what).of([id]).todo(todo));
         }
     }
 }

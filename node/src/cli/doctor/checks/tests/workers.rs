@@ -96,6 +96,16 @@ fn workers_in_trouble_are_named_with_what_to_do() {
     stuck(&mut facts);
     let text = format!("{:?}", found(facts));
     assert!(!text.contains("api_key"), "it is about tokens: {text}");
+    let left_out = |facts: &mut ClusterFacts| {
+        facts.workers[1]["why"] =
+            "6 of its models cannot be used: 70 models are more than 64".into();
+    };
+    let words = [
+        "that http://b:1 lists",
+        "6 of its models",
+        "docs/workers.md",
+    ];
+    check(left_out, Advice, "models", &words);
     let mut facts = well();
     on_trial(&mut facts);
     facts.workers[1]["state"] = "draining".into();
