@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
-use crate::config::{Config, ConfigError, Layers, read_keys};
+use crate::config::{Config, ConfigError, Flag, Layers, Origin, Problem, read_keys};
 
 use super::settings::SettingFlags;
 
@@ -20,7 +20,7 @@ pub struct ServeArgs {
     /// Check the configuration and every file that it names, report all mistakes, and start nothing.
     #[arg(long)]
     check: bool,
-    /// Write the documented configuration with all defaults to standard output.
+    /// Write the documented configuration with all defaults to standard output, whatever file and variables say.
     #[arg(long, conflicts_with = "check")]
     print_config: bool,
     #[command(flatten)]
@@ -80,7 +80,7 @@ impl ServeArgs {
         environment: impl Iterator<Item = (String, String)>,
     ) -> Result<Task, ConfigError> {
         if self.print_config {
-            return Ok(Task::PrintConfig);
+            return self.settings.print_config();
         }
         let mut layers = Layers {
             environment: environment.collect(),
@@ -99,5 +99,24 @@ impl ServeArgs {
             read_keys(keys)?;
         }
         Ok(Task::Run(config, origin))
+    }
+}
+
+impl SettingFlags {
+    /// A flag beside `--print-config` would be lost without a word.
+    fn print_config(self) -> Result<Task, ConfigError> {
+        if self.0.is_empty() {
+            return Ok(Task::PrintConfig);
+        }
+        let problem = |(flag, _): (Flag, Vec<String>)| {
+            Problem {
+            origin: Origin::Flag(flag.name),
+            key: String::new(),
+            what: "--print-config writes the defaults; set this in the file that it makes, or at the start".to_owned(),
+        }
+        };
+        Err(ConfigError::Invalid(
+            self.0.into_iter().map(problem).collect(),
+        ))
     }
 }

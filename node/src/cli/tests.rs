@@ -57,6 +57,20 @@ fn a_command_of_the_testbed_is_told_where_it_is() {
 }
 
 #[test]
+fn the_printed_defaults_take_no_settings() {
+    let task = |line: &str| parse(line).expect("known flags").task(std::iter::empty());
+    assert!(matches!(task("--print-config"), Ok(Task::PrintConfig)));
+    let refused = task("--print-config --port 1234 --log-json").expect_err("they would be lost");
+    let refused = refused.to_string();
+    let lines: Vec<_> = refused.lines().collect();
+    assert_eq!(lines.len(), 2, "{refused}");
+    assert!(
+        lines[0].starts_with("--port: --print-config writes the defaults"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn without_flags_everything_is_default() {
     assert_eq!(config(""), Config::default());
 }

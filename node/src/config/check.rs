@@ -450,12 +450,30 @@ const NO_KUBERNETES: &str = "this build cannot watch pods; build Grapevine with 
 const NO_SELECTOR: &str =
     "every pod would be a worker; give labels that only workers have, as `--selector app=vllm`";
 
-fn models(config: &Config, checks: &mut Checks<'_>) {
-    for (table, model) in checks.raw.models.iter().zip(&config.model) {
+/// Mistakes in single values of models: they are wrong whatever is wrong beside them.
+pub(super) fn of_models(config: &Config, raw: &Raw) -> Vec<Problem> {
+    let mut checks = Checks {
+        raw,
+        problems: Vec::new(),
+    };
+    let mut seen = BTreeSet::new();
+    for (table, model) in raw.models.iter().zip(&config.model) {
+        // As it was written: a default stands for a name that could not be read.
+        let name = table.take::<String>("name", |_| Ok(()), &mut Vec::new());
+        if name.is_some_and(|name| !seen.insert(name)) {
+            let what = ModelFault::NamedTwice.to_string();
+            checks.refuse(origin_in(table, "name"), "model.name", what);
+        }
         if model.targets.as_ref().is_some_and(Vec::is_empty) {
             let what = "an alias has at least one target; without `targets` the name is a model's";
             checks.refuse(origin_in(table, "targets"), "model.targets", what);
         }
+    }
+    checks.problems
+}
+
+fn models(config: &Config, checks: &mut Checks<'_>) {
+    for (table, model) in checks.raw.models.iter().zip(&config.model) {
         if model.targets.is_some() && model.failover.is_some() {
             let what = "an alias has no streams of its own; give each of its targets a failover";
             checks.refuse(origin_in(table, "failover"), "model.failover", what);
@@ -463,7 +481,9 @@ fn models(config: &Config, checks: &mut Checks<'_>) {
     }
     let Err(error) = config.models() else { return };
     let key = match error.fault {
-        ModelFault::TooManyModels | ModelFault::BadName | ModelFault::NamedTwice => "name",
+        // `of_models` has said so.
+        ModelFault::NamedTwice => return,
+        ModelFault::TooManyModels | ModelFault::BadName => "name",
         ModelFault::PolicyOfAlias => "policy",
         ModelFault::TooManyTargets(_)
         | ModelFault::BadTarget
@@ -530,6 +550,7 @@ pub(super) fn notes(config: &Config) -> Vec<String> {
             "listen.open_paths has {open}: any client that this replica serves may steer the workers' engines by it"
         ));
     }
+    notes.extend(odd_targets(config));
     if config.gossip.identity().is_none() {
         notes.push(
             "no certificates are configured: this replica is a cluster of one and does not gossip; \
@@ -543,4 +564,26 @@ pub(super) fn notes(config: &Config) -> Vec<String> {
         );
     }
     notes
+}
+
+/// Targets with a colon that no number follows: a model may be called so, and where nothing says that there is one, it may
+/// be a slip.
+fn odd_targets(config: &Config) -> impl Iterator<Item = String> {
+    let is_known = |name: &String| {
+        let models = config.model.iter().map(|model| &model.name);
+        let listed = config.worker.iter().flat_map(|worker| &worker.models);
+        models.chain(listed).any(|known| known == name)
+    };
+    let targets = config.model.iter().flat_map(|model| &model.targets);
+    let odd = targets.flatten().filter(move |target| {
+        let behind = target.model.rsplit_once(':').map(|(_, behind)| behind);
+        let is_word = |behind: &str| !behind.starts_with(|first: char| first.is_ascii_digit());
+        behind.is_some_and(is_word) && !is_known(&target.model)
+    });
+    odd.map(|target| {
+        format!(
+            "the target {:?} is the name of a model, colon included: what is behind its last colon is no weight",
+            target.model
+        )
+    })
 }

@@ -273,6 +273,7 @@ impl Config {
         let together = check::problems(&config, &raw);
         let together: Vec<Problem> = together.into_iter().filter(fits_others).collect();
         problems.extend(together);
+        problems.extend(check::of_models(&config, &raw));
         (config, in_order_of_place(problems))
     }
 

@@ -38,6 +38,37 @@ fn models_must_fit_together() {
 }
 
 #[test]
+fn what_is_wrong_in_any_case_is_named_beside_other_mistakes() {
+    let text = "[[model]]\nname = \"a\"\ntargets = [\"c:0\"]\n[[model]]\nname = \"a\"\npolicy = \"zz\"\n\
+        [[model]]\nname = \"b\"\ntargets = []\n[[model]]\nname = 5\n[[model]]\nname = 6";
+    let messages = messages(file(text));
+    let starts = [
+        "g.toml:3:11: model.targets: the weight in",
+        "g.toml:5:8: model.name: this name is there twice",
+        "g.toml:6:10: model.policy:",
+        "g.toml:9:11: model.targets: an alias has at least one target",
+        "g.toml:11:8: model.name:",
+        "g.toml:13:8: model.name:",
+    ];
+    assert_eq!(messages.len(), starts.len(), "{messages:#?}");
+    for (message, start) in messages.iter().zip(starts) {
+        assert!(message.starts_with(start), "{message}");
+    }
+}
+
+#[test]
+fn a_target_whose_weight_is_no_number_is_noted() {
+    let text = "[[model]]\nname = \"a\"\ntargets = [\"b:x\", \"b:\", \"llama3:8b\", \"m:7:1\", \"c:2\", \"d:e\", \"f:g\"]\n\
+        [[model]]\nname = \"d:e\"\n[[worker]]\nurl = \"http://w:1\"\nmodels = [\"f:g\"]";
+    let notes = Config::from_layers(file(text)).expect("valid").notes();
+    let of_targets = notes.iter().filter(|note| note.starts_with("the target"));
+    let names: Vec<_> = of_targets
+        .filter_map(|note| note.split('"').nth(1))
+        .collect();
+    assert_eq!(names, ["b:x", "b:"]);
+}
+
+#[test]
 fn targets_carry_their_weights() {
     let targets = |text: &str| {
         let text = format!("[[model]]\nname = \"alias\"\ntargets = [{text}]");

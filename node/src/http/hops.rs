@@ -6,13 +6,46 @@
 
 use std::sync::OnceLock;
 
+use http::Version;
 use http::header::{HeaderMap, HeaderValue, VIA};
 use ring::digest;
 
 use crate::api::error::{ApiError, ErrorKind};
 
-/// `1.1` and the name.
-static OWN: OnceLock<HeaderValue> = OnceLock::new();
+static OWN: OnceLock<Name> = OnceLock::new();
+
+/// A name, as a line of `Via`, by the version of the request that was received.
+#[derive(Debug, PartialEq)]
+struct Name {
+    over_http10: HeaderValue,
+    over_http11: HeaderValue,
+    over_http2: HeaderValue,
+}
+
+impl Name {
+    fn new(number: u64) -> Self {
+        let over = |version| {
+            let line = format!("{version} grapevine-{number:016x}");
+            HeaderValue::try_from(line).expect("plain ASCII")
+        };
+        Self {
+            over_http10: over("1.0"),
+            over_http11: over("1.1"),
+            over_http2: over("2"),
+        }
+    }
+
+    /// Whether a hop has it, over whatever version.
+    fn is_of(&self, hop: &[u8]) -> bool {
+        name_in(hop) == name_in(self.over_http11.as_bytes())
+    }
+}
+
+/// The second word of a hop, behind the version.
+fn name_in(hop: &[u8]) -> Option<&[u8]> {
+    let words = hop.split(u8::is_ascii_whitespace);
+    words.filter(|word| !word.is_empty()).nth(1)
+}
 
 /// Takes the name of a cluster: replicas that trust the same authorities and are of the cluster with this id are in one.
 /// To be called before anything is sent; who never calls it has a name that no other process has.
@@ -21,7 +54,7 @@ pub(crate) fn join<'a>(cluster: &str, authorities: impl Iterator<Item = &'a [u8]
     let _ = OWN.get_or_init(|| name_of(cluster, authorities));
 }
 
-fn name_of<'a>(cluster: &str, authorities: impl Iterator<Item = &'a [u8]>) -> HeaderValue {
+fn name_of<'a>(cluster: &str, authorities: impl Iterator<Item = &'a [u8]>) -> Name {
     let mut hash = digest::Context::new(&digest::SHA256);
     hash.update(cluster.as_bytes());
     // Their files may have them in any order.
@@ -32,21 +65,23 @@ fn name_of<'a>(cluster: &str, authorities: impl Iterator<Item = &'a [u8]>) -> He
     }
     let hash = hash.finish();
     let (start, _) = hash.as_ref().split_first_chunk().expect("32 bytes");
-    name(u64::from_be_bytes(*start))
+    Name::new(u64::from_be_bytes(*start))
 }
 
-fn name(number: u64) -> HeaderValue {
-    HeaderValue::try_from(format!("1.1 grapevine-{number:016x}")).expect("plain ASCII")
+fn own() -> &'static Name {
+    OWN.get_or_init(|| Name::new(rand::random()))
 }
 
-/// What this process says of itself to workers.
-pub(crate) fn own() -> HeaderValue {
-    OWN.get_or_init(|| name(rand::random())).clone()
-}
-
-/// Adds this process to those that a request came through.
-pub(crate) fn sign(headers: &mut HeaderMap) {
-    headers.append(VIA, own());
+/// Adds this process to those that a request came through; `received`: the version in which it came here, or in which
+/// it is made.
+pub(crate) fn sign(headers: &mut HeaderMap, received: Version) {
+    let own = own();
+    let line = match received {
+        Version::HTTP_2 => &own.over_http2,
+        Version::HTTP_10 => &own.over_http10,
+        _ => &own.over_http11,
+    };
+    headers.append(VIA, line.clone());
 }
 
 /// Refuses a request that this process, or another replica of its cluster, has sent to a worker.
@@ -60,10 +95,9 @@ pub(crate) fn check(headers: &HeaderMap) -> Result<(), ApiError> {
     let own = own();
     let mut hops = headers.get_all(VIA).into_iter();
     // A proxy in between may have put all names into one line.
-    let is_back = hops.any(|hop| {
-        hop.as_bytes()
-            .split(|byte| *byte == b',')
-            .any(|hop| hop.trim_ascii() == own.as_bytes())
+    let is_back = hops.any(|line| {
+        let mut hops = line.as_bytes().split(|byte| *byte == b',');
+        hops.any(|hop| own.is_of(hop))
     });
     if !is_back {
         return Ok(());
@@ -95,13 +129,22 @@ mod tests {
             headers.append(VIA, HeaderValue::from_static(other));
         }
         assert!(check(&headers).is_ok());
-        let mut sent = headers.clone();
-        sign(&mut sent);
-        assert_eq!(
-            check(&sent).map_err(|error| error.kind),
-            Err(ErrorKind::Loop)
-        );
-        let joined = format!("1.1 a ,{}\t, 1.1 b", own().to_str().expect("ASCII"));
+        for (version, said) in [
+            (Version::HTTP_10, "1.0 grapevine-"),
+            (Version::HTTP_11, "1.1 grapevine-"),
+            (Version::HTTP_2, "2 grapevine-"),
+        ] {
+            let mut sent = headers.clone();
+            sign(&mut sent, version);
+            let line = sent.get_all(VIA).iter().next_back().expect("signed");
+            assert!(line.as_bytes().starts_with(said.as_bytes()), "{line:?}");
+            assert_eq!(
+                check(&sent).map_err(|error| error.kind),
+                Err(ErrorKind::Loop)
+            );
+        }
+        let line = own().over_http2.to_str().expect("ASCII");
+        let joined = format!("1.1 a ,HTTP/{line} (x)\t, 1.1 b");
         headers.append(VIA, joined.parse().expect("a value"));
         assert_eq!(
             check(&headers).map_err(|error| error.kind),

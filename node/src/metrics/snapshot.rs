@@ -108,20 +108,25 @@ pub(super) fn metrics(open: &str) -> Vec<Metric<'_>> {
             metrics.push(Metric {
                 name,
                 help: if described.0 == name { described.1 } else { "" },
-                unit: "",
+                unit: unit_of(name),
                 kind,
                 series: Vec::new(),
             });
-        } else if let Some((_, unit)) = comment(line, "# UNIT ") {
-            if let Some(metric) = metrics.last_mut() {
-                metric.unit = unit;
-            }
         } else if let (Some(metric), Some(sample)) = (metrics.last_mut(), sample(line)) {
             metric.add(sample);
         }
     }
     metrics.retain(|metric| !metric.series.is_empty());
     metrics
+}
+
+/// A metric's name ends with its unit; the library knows that of some only.
+fn unit_of(name: &str) -> &str {
+    let end = name.rsplit('_').next().unwrap_or_default();
+    match ["seconds", "bytes"].contains(&end) {
+        true => end,
+        false => "",
+    }
 }
 
 fn comment<'a>(line: &'a str, start: &str) -> Option<(&'a str, &'a str)> {
@@ -265,7 +270,7 @@ mod tests {
         let open = "# HELP a Things, \"by\" kind.\n# TYPE a counter\na_total 0\n\
             a_total{kind=\"x, y=\\\"z\\\" \\\\ \\n} # {\",of=\"ü\"} 12\n\
             # HELP empty Nothing.\n# TYPE empty gauge\n\
-            # HELP b_bytes Size.\n# TYPE b_bytes gauge\n# UNIT b_bytes bytes\nb_bytes -1.5\n# EOF\n";
+            # HELP b_bytes Size.\n# TYPE b_bytes gauge\nb_bytes -1.5\n# EOF\n";
         let number = |labels: &[(&'static str, &'static str)], value| Series {
             labels: labels
                 .iter()
@@ -358,6 +363,14 @@ mod tests {
         let read: usize = metrics.iter().flat_map(|of| &of.series).map(samples).sum();
         assert_eq!(read, written);
         assert!(metrics.iter().all(|metric| !metric.help.is_empty()));
+        // Registered with its unit, and with a name that has it.
+        for (name, unit) in [
+            ("grapevine_preparation_seconds", "seconds"),
+            ("grapevine_agreement_cost_seconds", "seconds"),
+        ] {
+            let metric = metrics.iter().find(|metric| metric.name == name);
+            assert_eq!(metric.map(|metric| metric.unit), Some(unit), "{name}");
+        }
         for metric in metrics.iter().filter(|of| of.kind == Kind::Histogram) {
             assert_eq!(metric.unit, "seconds", "{}", metric.name);
             for series in &metric.series {

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use grapevine_gossip::worker::WorkerUrl;
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, Version, header};
 use reqwest::Method;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use rustls::ClientConfig;
@@ -343,7 +343,7 @@ impl Secure {
 /// A client for checks: no proxy from the environment, no redirects to where a worker points.
 fn control_client(tls: ClientConfig, allow: &Arc<Allow>, within: Duration) -> reqwest::Client {
     let mut headers = HeaderMap::new();
-    hops::sign(&mut headers);
+    hops::sign(&mut headers, Version::HTTP_11);
     reqwest::Client::builder()
         .default_headers(headers)
         // Each check has a limit of its own, which may be longer; this is for what is asked without one.

@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn counters_and_gauges_are_sums_and_gauges() {
-        let open = "# HELP a_bytes Things.\n# TYPE a_bytes counter\n# UNIT a_bytes bytes\na_bytes_total{k=\"x\"} 3\n\
+        let open = "# HELP a_bytes Things.\n# TYPE a_bytes counter\na_bytes_total{k=\"x\"} 3\n\
             # HELP b Size.\n# TYPE b gauge\nb -1.5\n";
         let sent = sent(open, &mut Starts::new(START));
         let [(metrics, 2)] = &sent[..] else {

@@ -8,7 +8,7 @@ use crate::http::{headers, hops};
 use crate::tenants::KEY_HEADERS;
 use crate::upstream::attempt::Outgoing;
 
-/// Headers as every worker gets them.
+/// Headers as every worker gets them, but for the way that they came.
 pub(super) fn headers_of(mut headers: HeaderMap, id: &HeaderValue, has_key: bool) -> HeaderMap {
     headers::clean_request(&mut headers);
     if has_key {
@@ -17,13 +17,13 @@ pub(super) fn headers_of(mut headers: HeaderMap, id: &HeaderValue, has_key: bool
         }
     }
     headers.insert(headers::REQUEST_ID, id.clone());
-    hops::sign(&mut headers);
     headers
 }
 
 /// The request as every worker gets it; a client's key, where there are keys, is for this replica only.
 pub(super) fn outgoing(head: Parts, body: WorkerBody, id: &HeaderValue, has_key: bool) -> Outgoing {
-    let headers = headers_of(head.headers, id, has_key);
+    let mut headers = headers_of(head.headers, id, has_key);
+    hops::sign(&mut headers, head.version);
     Outgoing {
         method: head.method,
         // A client may send an absolute URI; workers get its path.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use http::Method;
 use http::request::Parts;
+use http::{Method, Version};
 use tokio::time::Instant;
 
 use super::accepted::{Accepted, Admitted};
@@ -15,7 +15,7 @@ use crate::cache::{self, Answer as KeptAnswer, Found, ResponseCache};
 use crate::cluster::quarantine::{KnownBy, Quarantine};
 use crate::cluster::{Cluster, Pool};
 use crate::config::{LimitConfig, TimeoutConfig};
-use crate::http::headers;
+use crate::http::{headers, hops};
 use crate::proxy::body::{self, BodyLimits, HeldBody};
 use crate::proxy::budget::Budget;
 use crate::proxy::caller::Caller;
@@ -323,11 +323,13 @@ impl EntryParts<'_> {
             return Ok(query);
         };
         let (headers, has_key) = (input.headers.clone(), record.key.is_some());
+        let mut headers = headers_of(headers, record.request_id(), has_key);
+        hops::sign(&mut headers, Version::HTTP_11);
         let wanted = Wanted {
             id,
             pools: &targets,
             caller: input.caller,
-            headers: &headers_of(headers, record.request_id(), has_key),
+            headers: &headers,
         };
         let holder = self.finder.holder_of(wanted).await?;
         let query = query.at_holder(holder, targets, self.cluster, input)?;
