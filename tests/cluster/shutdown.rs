@@ -133,6 +133,13 @@ async fn streams_that_outlast_the_drain_limit_end_with_an_error_event() {
         "{log}"
     );
     assert_eq!(log.matches("outcome=\"shut_down\"").count(), 6, "{log}");
+    let bytes = format!("bytes_out={} ", answer.body.len());
+    let said = [
+        "status=503 error=\"shutting_down\" outcome=\"shut_down\"",
+        bytes.as_str(),
+    ];
+    let told = |line: &&str| said.iter().all(|said| line.contains(*said));
+    assert_eq!(log.lines().filter(told).count(), 1, "{log}");
 }
 
 /// R05: who has sent nothing when the replica ends has a moment for its first request, and no more.

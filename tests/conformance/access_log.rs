@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
+use grapevine_tests::chat::{self, Ending, MODEL, Stream, chat, streamed};
 use grapevine_tests::cluster::Plan;
-use grapevine_tests::http1;
+use grapevine_tests::http1::{self, Connection};
 use grapevine_tests::process;
 use grapevine_tests::wait::{LIMIT, eventually};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::house::{House, quick};
 
@@ -55,20 +55,27 @@ async fn a_request_is_one_line_of_json() {
     let house = House::of(plan, vec![quick()]).await;
     let mut body = chat("a \"quoted\"\nline break", 2);
     body["temperature"] = 0.into();
+    let absent = json!({ "model": format!("no\n{}", "x".repeat(200)), "messages": [] }).to_string();
     let mut passed = Vec::new();
     for (id, body) in [
         ("first", body.to_string()),
         ("second", body.to_string()),
         ("third", "{".to_owned()),
+        ("fourth", absent.clone()),
     ] {
         let headers = [("x-request-id", id)];
         let answer = http1::exchange(house.data(), "POST", CHATS, &headers, body.as_bytes()).await;
         passed.push(answer.body.len());
     }
-    let mut lines = lines(&house, 3).await;
+    let mut lines = lines(&house, 4).await;
     // A line is written behind its answer, so those of other connections may be before it.
-    lines.sort_by_key(|line| line["request_id"].to_string());
+    let sent = |line: &Value| {
+        let mut ids = ["first", "second", "third", "fourth"].into_iter();
+        ids.position(|id| line["request_id"] == id)
+    };
+    lines.sort_by_key(sent);
     let worker = house.workers[0].url();
+    let shortened = format!("no\n{}...", "x".repeat(97));
     for (line, key, value) in [
         (&lines[0], "request_id", Value::from("first")),
         (&lines[0], "client", "127.0.0.1".into()),
@@ -93,6 +100,12 @@ async fn a_request_is_one_line_of_json() {
         (&lines[2], "outcome", "error".into()),
         (&lines[2], "status", 400.into()),
         (&lines[2], "cache", Value::Null),
+        (&lines[2], "bytes_in", 1.into()),
+        (&lines[2], "asked_model", Value::Null),
+        (&lines[3], "status", 404.into()),
+        (&lines[3], "bytes_in", absent.len().into()),
+        (&lines[3], "model", Value::Null),
+        (&lines[3], "asked_model", shortened.into()),
     ] {
         assert_eq!(line[key], value, "{key} in {line}");
     }
@@ -102,6 +115,41 @@ async fn a_request_is_one_line_of_json() {
         assert_eq!(line["first_token_ms"], Value::Null, "{line}");
     }
     assert!(!house.cluster.replicas[0].log().contains("quoted"));
+}
+
+/// A wait is told, however it ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_left_a_queue_has_waited() {
+    for (queue, requests) in [("admission", "1"), ("worker", "10")] {
+        let plan = Plan::default().set("log.json", "true");
+        let plan = plan.set("limits.requests", requests);
+        let house = House::of(plan, vec![chat::paced(Duration::from_millis(20))]).await;
+        let admin = house.cluster.replicas[0].admin();
+        admin
+            .change(&house.workers[0].url(), &json!({ "max_in_flight": 1 }))
+            .await;
+        let held = Stream::open(house.data(), &streamed("held", 100_000)).await;
+        let mut held = held.expect("accepted");
+        held.read_events(1).await.expect("it has begun");
+        let mut waits = Connection::open(house.data()).await;
+        let body = chat("waits", 1).to_string();
+        let bytes = http1::request("POST", CHATS, &[], body.as_bytes());
+        waits.send(&bytes).await.expect("taken");
+        eventually(LIMIT, "it waits", async || {
+            let metrics = admin.metrics().await;
+            let waiting = metrics.sum("grapevine_queue_length", queue);
+            (waiting == 1.0)
+                .then_some(())
+                .ok_or_else(|| format!("{waiting}"))
+        })
+        .await;
+        drop(waits);
+        let lines = lines(&house, 1).await;
+        assert_eq!(lines[0]["outcome"], "client_left", "{queue}");
+        let waited = lines[0]["queued_ms"].as_f64();
+        assert!(waited > Some(0.0), "{queue}: {}", lines[0]);
+        drop(held);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -98,6 +98,15 @@ async fn a_client_that_leaves_during_silent_prefill_is_noticed() {
             }
         }
     }
+    eventually(LIMIT, "each attempt counts once", async || {
+        let metrics = house.cluster.replicas[0].admin().metrics().await;
+        let given_up = metrics.sum("grapevine_attempts_total", "result=\"given_up\"");
+        let all = metrics.sum("grapevine_attempts_total", "");
+        ((given_up, all) == (24.0, 24.0))
+            .then_some(())
+            .ok_or_else(|| format!("{given_up} of {all}"))
+    })
+    .await;
     println!(
         "client gone before the first byte: slowest close at the worker {slowest:?} ({PROMISED:?} promised)"
     );

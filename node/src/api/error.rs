@@ -225,7 +225,9 @@ pub struct ApiError {
     /// The offending parameter of the request, when there is one.
     pub param: Option<&'static str>,
     /// Methods that the path has, of a 405.
-    pub allow: Option<Cow<'static, str>>,
+    pub allow: Option<Box<str>>,
+    /// The model that was asked for in vain, cut short; for the log.
+    pub model: Option<Box<str>>,
 }
 
 impl ApiError {
@@ -236,6 +238,7 @@ impl ApiError {
             message: message.into(),
             param: None,
             allow: None,
+            model: None,
         }
     }
 

@@ -41,6 +41,7 @@ mod stages;
 
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -83,7 +84,7 @@ use crate::live::Live;
 use crate::memory::Memory;
 use crate::readiness::Readiness;
 use crate::shutdown::{Cutoff, Phase};
-use crate::tenants::{ApiKey, Keys};
+use crate::tenants::Keys;
 use crate::trace::Tracing;
 use crate::upstream::probe_parts::Learned;
 use crate::warmup::WarmUps;
@@ -231,17 +232,10 @@ impl Proxy {
         let origin = cors.and_then(|_| head.headers.get(header::ORIGIN).cloned());
         let id = request_id::of(&head.headers, &self.request_id_headers.now());
         let mut response = {
-            let mut answer = std::pin::pin!(self.answer(head, body, &id, client));
+            let mut answer = pin!(self.answer(head, body, &id, client, &mut cutoff));
             poll_fn(|cx| match guarded(|| answer.as_mut().poll(cx)) {
                 Ok(Poll::Ready(response)) => Poll::Ready(Ok(response)),
                 Ok(Poll::Pending) if gone.poll(cx).is_ready() => Poll::Ready(Err(ClientLeft)),
-                Ok(Poll::Pending) if cutoff.poll(cx).is_ready() => {
-                    self.dispatch
-                        .metrics
-                        .refusals
-                        .own_error(ErrorKind::ShuttingDown);
-                    Poll::Ready(Ok(local::refused(&own_words::shutting_down(), dialect)))
-                }
                 Ok(Poll::Pending) => Poll::Pending,
                 Err(error) => {
                     self.dispatch.metrics.refusals.own_error(error.kind);
@@ -276,6 +270,7 @@ impl Proxy {
         body: ClientBody,
         id: &HeaderValue,
         client: IpAddr,
+        cutoff: &mut Cutoff,
     ) -> Response<ResponseBody> {
         let dialect = Dialect::of(head.uri.path());
         let cors = self.cors.now();
@@ -328,7 +323,12 @@ impl Proxy {
             record.trace = Some(tracing.request(&head, endpoint));
         }
         match key {
-            Ok(key) => self.forward(head, body, endpoint, key, record).await,
+            Ok(key) => {
+                let whole = self.dispatch.timeouts.look().whole_request;
+                let deadline = whole.map(|limit| record.started() + limit);
+                let accepted = Accepted::new(head, body, endpoint, key, deadline);
+                self.forward(accepted, record, cutoff).await
+            }
             Err(error) => {
                 record.own_error(&error);
                 local::refused(&error, dialect)
@@ -362,25 +362,29 @@ impl Proxy {
         Err(error)
     }
 
-    /// Everything else goes to a worker, inside the limit for whole requests.
+    /// Everything else goes to a worker, inside the limit for whole requests, and before this replica ends.
     async fn forward(
         self: &Arc<Self>,
-        head: Parts,
-        body: ClientBody,
-        endpoint: Endpoint,
-        key: Option<Arc<ApiKey>>,
+        accepted: Accepted,
         mut record: Box<Record>,
+        cutoff: &mut Cutoff,
     ) -> Response<ResponseBody> {
-        let whole = self.dispatch.timeouts.look().whole_request;
-        let deadline = whole.map(|limit| record.started() + limit);
-        let accepted = Accepted::new(head, body, endpoint, key, deadline);
-        let won = self.win(accepted, &mut record);
-        let won = match deadline {
-            None => won.await,
-            Some(deadline) => match timeout_at(deadline, won).await {
-                Ok(won) => won,
-                Err(_) => Err(own_words::out_of_time().into()),
-            },
+        let deadline = accepted.deadline();
+        let won = {
+            let mut won = pin!(self.win(accepted, &mut record));
+            let won = poll_fn(|cx| match won.as_mut().poll(cx) {
+                Poll::Pending if cutoff.poll(cx).is_ready() => {
+                    Poll::Ready(Err(own_words::shutting_down().into()))
+                }
+                polled => polled,
+            });
+            match deadline {
+                None => won.await,
+                Some(deadline) => match timeout_at(deadline, won).await {
+                    Ok(won) => won,
+                    Err(_) => Err(own_words::out_of_time().into()),
+                },
+            }
         };
         let quota = record.quota;
         let cached = record.cache;

@@ -57,13 +57,13 @@ impl Outcome {
         match self {
             Self::Error => &[4, 5],
             Self::ClientLeft => &[0, 2],
+            Self::ShutDown => &[2, 5],
             Self::Success
             | Self::Incomplete
             | Self::WorkerError
             | Self::WorkerBroke
             | Self::WorkerStalled
-            | Self::OutOfTime
-            | Self::ShutDown => &[2],
+            | Self::OutOfTime => &[2],
         }
     }
 

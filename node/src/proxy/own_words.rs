@@ -64,18 +64,18 @@ pub(super) fn no_worker(why: NoWorker, model: &str) -> ApiError {
 
 /// The same for a model that is not there and for one that the client may not know of.
 pub(super) fn no_such_model(asked: &str) -> ApiError {
-    let mut error = ApiError::new(
-        ErrorKind::ModelNotFound,
-        format!(
-            "the model `{}` does not exist, or this client may not use it; GET /v1/models lists what is served",
-            shortened(asked)
-        ),
+    let asked = shortened(asked);
+    let message = format!(
+        "the model `{asked}` does not exist, or this client may not use it; GET /v1/models lists what is served"
     );
-    error.param = Some("model");
-    error
+    ApiError {
+        param: Some("model"),
+        model: Some(asked.into()),
+        ..ApiError::new(ErrorKind::ModelNotFound, message)
+    }
 }
 
-/// A client's text in a message back to it: bounded.
+/// A client's text in a message back to it, or in the log: bounded.
 fn shortened(text: &str) -> String {
     const CHARS_MAX: usize = 100;
     match text.char_indices().nth(CHARS_MAX) {

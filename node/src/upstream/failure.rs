@@ -43,9 +43,12 @@ const LEAVING_PAUSE: Duration = Duration::from_secs(5);
 
 /// The result of an attempt that gave an answer, as a metric label.
 pub const ANSWERED: &str = "answered";
+/// The result of an attempt whose end nobody waits for, as a metric label.
+pub const GIVEN_UP: &str = "given_up";
 /// All results of attempts, as metric labels.
-pub const ATTEMPT_RESULTS: [&str; 16] = [
+pub const ATTEMPT_RESULTS: [&str; 17] = [
     ANSWERED,
+    GIVEN_UP,
     "connect",
     "connect_timeout",
     "declined",
@@ -349,7 +352,7 @@ pub(crate) mod tests {
     #[test]
     fn every_label_is_a_label_of_the_metric() {
         let mut seen: Vec<_> = all().iter().map(Failure::as_str).collect();
-        seen.push(ANSWERED);
+        seen.extend([ANSWERED, GIVEN_UP]);
         seen.sort_unstable();
         seen.dedup();
         let mut labels = ATTEMPT_RESULTS;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::registry::Registry;
 
-use super::failure::ATTEMPT_RESULTS;
+use super::failure::{ATTEMPT_RESULTS, GIVEN_UP};
 use super::health_metrics::HealthMetrics;
 use super::metric_cache::TokenSeries;
 use super::worker::Worker;
@@ -81,7 +81,37 @@ pub struct UpstreamMetrics {
     pub workers: WorkerMetrics,
 }
 
+/// An attempt, which counts once: with its result, or as given up where it is dropped before it has one.
+#[derive(Debug)]
+pub struct CountedAttempt<'a> {
+    metrics: &'a AttemptMetrics,
+    worker: &'a Worker,
+    result: &'static str,
+}
+
+impl CountedAttempt<'_> {
+    /// It has a result, one of [`ATTEMPT_RESULTS`].
+    pub fn ended(mut self, result: &'static str) {
+        self.result = result;
+    }
+}
+
+impl Drop for CountedAttempt<'_> {
+    fn drop(&mut self) {
+        self.metrics.count(self.worker, self.result);
+    }
+}
+
 impl AttemptMetrics {
+    /// An attempt begins.
+    pub fn begin<'a>(&'a self, worker: &'a Worker) -> CountedAttempt<'a> {
+        CountedAttempt {
+            metrics: self,
+            worker,
+            result: GIVEN_UP,
+        }
+    }
+
     /// Counts a try by its result, one of [`ATTEMPT_RESULTS`].
     pub fn count(&self, worker: &Worker, result: &'static str) {
         let index = ATTEMPT_RESULTS.iter().position(|label| *label == result);

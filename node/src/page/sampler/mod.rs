@@ -26,7 +26,7 @@ use crate::metrics::AttemptLabels;
 use crate::shown::summary::trouble_of_verdict;
 use crate::shutdown::Phase;
 use crate::upstream::Worker;
-use crate::upstream::failure::{ANSWERED, ATTEMPT_RESULTS};
+use crate::upstream::failure::{ANSWERED, ATTEMPT_RESULTS, GIVEN_UP};
 use crate::upstream::metrics::AnswerMetrics;
 
 /// Between two looks for changes.
@@ -217,6 +217,8 @@ impl Sampler {
             let count = counter.map_or(0, |counter| counter.get());
             match result {
                 ANSWERED => sample.answered += count,
+                // Says nothing of the worker.
+                GIVEN_UP => {}
                 _ => sample.failed += count,
             }
         }

@@ -17,6 +17,9 @@ impl Record {
         if self.ended.is_some() {
             return;
         }
+        if let Some(since) = self.waits_since {
+            self.waited(Some(since.elapsed()));
+        }
         self.admission = None;
         // A stored answer that is read again, whole or as a stream: its tokens were counted when they were made.
         let is_reread = self.endpoint == Endpoint::Response;

@@ -80,7 +80,7 @@ pub struct Record {
     pub bytes_out: u64,
     /// The router's own error that its client got.
     error: Option<ErrorKind>,
-    /// The model that it names, where that is an alias.
+    /// The model that it names, where that is an alias, or its beginning, where it may not be asked for.
     pub asked_model: Option<Box<str>>,
     /// The key that it came with.
     pub key: Option<Arc<ApiKey>>,
@@ -92,6 +92,8 @@ pub struct Record {
     pub priority: Priority,
     /// How long it waited to be admitted, if it did.
     pub queued: Option<Duration>,
+    /// Since when it waits for a place, unless it has one.
+    waits_since: Option<Instant>,
     /// The rate limit of its key.
     pub quota: Option<Quota>,
     /// What the response cache had; none when it is off.
@@ -164,6 +166,7 @@ impl Record {
             tenant: None,
             priority: Priority::default(),
             queued: None,
+            waits_since: None,
             quota: None,
             recorded: None,
             first_token: None,
@@ -376,8 +379,14 @@ impl Record {
         }
     }
 
+    /// It asks for a place. If it ends before [`Self::waited`], it has waited for one until then.
+    pub fn waits(&mut self) {
+        self.waits_since = Some(Instant::now());
+    }
+
     /// It waited this long for a place, until now; none: not at all.
     pub fn waited(&mut self, waited: Option<Duration>) {
+        self.waits_since = None;
         let Some(waited) = waited else { return };
         self.queued = Some(self.queued.unwrap_or_default() + waited);
         if let Some(trace) = &mut self.trace {
@@ -439,7 +448,13 @@ impl Record {
         self.count_error(error.kind);
         self.status = Some(status);
         self.bytes_out += error.body_as(status, self.dialect).len() as u64;
-        self.finish(Outcome::Error);
+        if self.asked_model.is_none() {
+            self.asked_model.clone_from(&error.model);
+        }
+        self.finish(match error.kind {
+            ErrorKind::ShuttingDown => Outcome::ShutDown,
+            _ => Outcome::Error,
+        });
     }
 }
 

@@ -300,6 +300,7 @@ impl AttemptPlan for ToPair<'_> {
         let reach = self.reach();
         self.record.prepared();
         let tenant = self.record.tenant.clone();
+        self.record.waits();
         let choose = || self.place(tried);
         let (chosen, waited) =
             with_room(admission, waits_by, tenant.as_deref(), reach, choose).await;

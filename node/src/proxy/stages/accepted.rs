@@ -47,6 +47,11 @@ impl Accepted {
         }
     }
 
+    /// The end of the whole request.
+    pub(in crate::proxy) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
     /// Its head, if it is a WebSocket handshake.
     pub(in crate::proxy) fn session_head(&self) -> Option<&Parts> {
         (self.endpoint == Endpoint::Realtime).then_some(&self.head)
@@ -76,6 +81,7 @@ impl Accepted {
         record.key = key.cloned();
         record.tenant = key.map(|key| Arc::clone(key.tenant()));
         record.priority = waits_by.class();
+        record.waits();
         match admission.admit(key, &waits_by).await {
             Ok(admitted) => {
                 record.admission = Some(admitted.permit);

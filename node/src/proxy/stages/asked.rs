@@ -402,6 +402,7 @@ impl AttemptPlan for ToWorker<'_> {
             return self.place(tried);
         }
         let tenant = self.record.tenant.clone();
+        self.record.waits();
         let place = || self.place(tried);
         let (placed, waited) =
             with_room(admission, waits_by, tenant.as_deref(), reach, place).await;

@@ -132,9 +132,9 @@ impl Placed {
         let may_move =
             retry::may_follow(&dispatch.retry.look(), terms.attempt) && outgoing.repeatable;
         let has_another = || may_move && self.has_another(dispatch);
+        let counted = dispatch.metrics.attempts.begin(&worker);
         let result = attempt::attempt(&worker, outgoing, limits, has_another).await;
-        let label = result.as_ref().map_or_else(Failure::as_str, |_| ANSWERED);
-        dispatch.metrics.attempts.count(&worker, label);
+        counted.ended(result.as_ref().map_or_else(Failure::as_str, |_| ANSWERED));
         match result {
             Ok(answer) => Ok(Sent {
                 answer,

@@ -117,6 +117,7 @@ impl Admitted {
             refused.error
         })?;
         let at = Instant::now();
+        record.bytes_in = Some(body.bytes.len() as u64);
         let input = RoutingInput {
             endpoint,
             path: head.uri.path(),
@@ -128,7 +129,6 @@ impl Admitted {
         let query = RoutingQuery::of(cluster, &input)?;
         record.asks_for(query.pool.label());
         record.asked_model = query.asked_model.clone();
-        record.bytes_in = Some(body.bytes.len() as u64);
         let (path, known) = (head.uri.path(), KnownBy::default());
         if let Some(left) = reader.quarantine.holds(path, &body.bytes, &known) {
             metrics.marks.query_of_death("refused");
@@ -294,7 +294,9 @@ impl EntryParts<'_> {
         waits_by: &Ask,
         record: &mut Record,
     ) -> Result<(), ApiError> {
+        record.waits();
         let Some(permit) = &mut record.admission else {
+            record.waited(None);
             return Ok(());
         };
         let model = query.pool.label();
