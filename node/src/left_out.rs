@@ -4,12 +4,14 @@
 //! once, with the command that brings it back.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use grapevine_gossip::Agent;
 use grapevine_gossip::registry::TakenOut;
 use grapevine_gossip::worker::{Role, WorkerId, WorkerSpec};
 use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::shown::add_command::add_command;
 
 /// A worker of the configuration that is not in the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -67,31 +69,23 @@ impl LeftOut {
 
 /// What adds the worker as the configuration describes it.
 fn command(id: &WorkerId, spec: &WorkerSpec) -> String {
-    let mut command = format!("grapevine workers add {}", spec.url());
-    // Writing to a string cannot fail.
-    if *id != spec.default_id() {
-        let _ = write!(command, " --id {id}");
-    }
-    for model in spec.models() {
-        let _ = write!(command, " --model {model}");
-    }
     let weight = f64::from(spec.weight_milli()) / 1000.0;
-    if weight != 1.0 {
-        let _ = write!(command, " --weight {weight}");
-    }
-    if spec.role() != Role::Any {
-        let _ = write!(command, " --role {}", spec.role().as_str());
-    }
-    if let Some(ranks) = spec.dp_size() {
-        let _ = write!(command, " --dp-size {ranks}");
-    }
-    if let Some(max) = spec.max_in_flight() {
-        let _ = write!(command, " --max-in-flight {max}");
-    }
-    if let Some(zone) = spec.zone() {
-        let _ = write!(command, " --zone {zone}");
-    }
-    command
+    let said = [
+        ("url", Some(json!(spec.url().to_string()))),
+        ("models", Some(json!(spec.models()))),
+        ("weight", (weight != 1.0).then(|| weight.into())),
+        (
+            "role",
+            (spec.role() != Role::Any).then(|| spec.role().as_str().into()),
+        ),
+        ("dp_size", spec.dp_size().map(Value::from)),
+        ("max_in_flight", spec.max_in_flight().map(Value::from)),
+        ("zone", spec.zone().map(Value::from)),
+    ];
+    let said = said.into_iter();
+    let body = said.filter_map(|(member, value)| Some((member.to_owned(), value?)));
+    let id = Some(id).filter(|id| **id != spec.default_id());
+    add_command(id.map(WorkerId::as_str), &body.collect())
 }
 
 #[cfg(test)]

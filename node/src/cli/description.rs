@@ -90,37 +90,6 @@ impl Description {
     }
 }
 
-/// The flags that describe a worker as the members of a body do, each with a blank before it.
-pub(super) fn flags_of(body: &Map<String, Value>) -> String {
-    let plain = |value: &Value| {
-        value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned)
-    };
-    let mut flags = String::new();
-    for (name, value) in body {
-        let flag = match name.as_str() {
-            "models" => "model",
-            "labels" => "label",
-            "weight" | "max_in_flight" | "zone" | "role" | "dp_size" | "kv_connector"
-            | "bootstrap_port" | "kv_address" => name,
-            _ => continue,
-        };
-        let values = match value {
-            Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>(),
-            Value::Object(pairs) => pairs
-                .iter()
-                .map(|(name, of)| format!("{name}={}", plain(of)))
-                .collect(),
-            value => vec![plain(value)],
-        };
-        for value in values {
-            flags += &format!(" --{} {value}", flag.replace('_', "-"));
-        }
-    }
-    flags
-}
-
 /// Refused here, because JSON has no word for `nan` and `inf`: the replica would be told of no weight at all.
 fn weight(text: &str) -> Result<f64, String> {
     let weight = text
@@ -150,6 +119,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::shown::add_command::add_command;
 
     #[derive(Parser)]
     struct Line {
@@ -178,7 +148,8 @@ mod tests {
             "bootstrap_port": 8998, "kv_address": "h:1", "labels": { "kv.tp_size": "8", "a": "b=c" },
         });
         let body = line.description.of("http://w");
-        let again = format!("x{}", flags_of(&body));
+        let again = add_command(None, &body);
+        let again = again.replacen("grapevine workers add http://w", "x", 1);
         assert_eq!(Value::Object(body), expected);
         let again =
             Line::try_parse_from(again.split_whitespace()).unwrap_or_else(|e| panic!("{e}"));

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::failure::Failure;
-use crate::shown::summary::seconds;
+use crate::shown::seconds;
 pub(super) use crate::shown::{field, rows};
 
 /// A column of a table: its heading, and the field it shows.

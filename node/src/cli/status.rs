@@ -13,7 +13,8 @@ use super::show::{
     Column, field, pause, print_aligned, print_json, print_line, print_table, rows, with_age,
 };
 use crate::shown::links::{Cell, Matrix};
-use crate::shown::summary::{replica_rank, summary, worker_rank};
+use crate::shown::summary::summary;
+use crate::shown::trouble::{replica_rank, worker_rank};
 
 /// Shows the cluster: what is wrong, replicas, workers, and whether all hold the same ring.
 ///

@@ -1,9 +1,11 @@
 //! What the admin API answers, as people read it: on the command line and on the page. Pure.
 
+pub mod add_command;
 pub mod difference;
 pub mod links;
 pub mod models;
 pub mod summary;
+pub mod trouble;
 
 use std::borrow::Cow;
 
@@ -65,6 +67,16 @@ fn plain_to(value: &Value, decimals: u32) -> String {
             format!("{}", (number * parts).round() / parts)
         }
         other => other.to_string(),
+    }
+}
+
+/// As people say it: `40 s`, `12 min`, `3 h`, `5 d`.
+pub fn seconds(for_s: u64) -> String {
+    match for_s {
+        0..120 => format!("{for_s} s"),
+        120..7_200 => format!("{} min", for_s / 60),
+        7_200..172_800 => format!("{} h", for_s / 3_600),
+        _ => format!("{} d", for_s / 86_400),
     }
 }
 

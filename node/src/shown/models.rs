@@ -9,7 +9,7 @@ use super::{clean, rows};
 /// By then a worker that answers has said which models it serves, in seconds.
 const ASKED_AFTER_S: u64 = 10;
 
-/// Whether a row of `GET /workers` is one that may get requests, as [`super::summary`] says.
+/// Whether a row of `GET /workers` is one that may get requests, as [`super::trouble`] says.
 pub type IsUsable = fn(&Value) -> bool;
 
 /// It lists no models, or none by a name that can be used.

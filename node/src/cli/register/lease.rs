@@ -11,8 +11,8 @@ use url::Url;
 
 use super::{RegisterArgs, report};
 use crate::cli::client::AdminClient;
-use crate::cli::description::flags_of;
 use crate::cli::failure::Failure;
+use crate::shown::add_command::add_command;
 
 /// How long one replica may take: far less than a lease lasts, so that a stalled one costs no lease.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -125,10 +125,9 @@ impl Lease {
                 }
                 self.report(match state {
                     "removed" => format!(
-                        "an operator removed {0}; `grapevine workers add {1} --id {0}{2}` brings it back",
+                        "an operator removed {}; `{}` brings it back",
                         self.id,
-                        self.body["url"].as_str().unwrap_or("URL"),
-                        flags_of(&self.body)
+                        add_command(Some(self.id.as_str()), &self.body)
                     ),
                     _ if lease["is_renewed_twice"] == true => format!(
                         "another process registers {}, too: what the two say of it replaces each other, and when one \

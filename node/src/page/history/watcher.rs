@@ -8,7 +8,7 @@ use grapevine_gossip::worker::WorkerSpec;
 
 use super::marks::{Kind, Mark, Subject};
 use crate::shown::difference;
-use crate::shown::summary::RETURNING;
+use crate::shown::trouble::RETURNING;
 
 /// So many workers to which the same happens at once are one mark.
 const TOGETHER: usize = 4;

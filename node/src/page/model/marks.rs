@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Listed;
 use crate::page::history::Moment;
 use crate::page::history::marks::{Kind, Mark, Subject};
-use crate::shown::summary::seconds;
+use crate::shown::seconds;
 
 /// Marks in the list.
 pub const MARKS_SHOWN: usize = 30;

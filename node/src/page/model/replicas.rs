@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{Listed, REPLICAS_SHOWN, Standing};
-use crate::shown::summary::{is_state, replica_rank, seconds, trouble_of_replica};
-use crate::shown::{field, rows};
+use crate::shown::trouble::{is_state, replica_rank, trouble_of_replica};
+use crate::shown::{field, rows, seconds};
 
 /// A certificate that holds for so many days or fewer is somebody's work by now.
 const DAYS_SHORT: i64 = 14;

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::{Listed, Standing, WORKERS_SHOWN, texts};
-use crate::shown::summary::{
-    ON_TRIAL, PAUSED, is_on_trial, own_trouble, seconds, worker_rank, worker_trouble,
+use crate::shown::trouble::{
+    ON_TRIAL, PAUSED, is_on_trial, own_trouble, worker_rank, worker_trouble,
 };
-use crate::shown::{clean, field};
+use crate::shown::{clean, field, seconds};
 
 /// Models and sources of a row that are named.
 const NAMED: usize = 3;

@@ -23,7 +23,7 @@ use crate::cluster::Cluster;
 use crate::live::Live;
 use crate::machine::HeldUp;
 use crate::metrics::AttemptLabels;
-use crate::shown::summary::trouble_of_verdict;
+use crate::shown::trouble::trouble_of_verdict;
 use crate::shutdown::Phase;
 use crate::upstream::Worker;
 use crate::upstream::failure::{ANSWERED, ATTEMPT_RESULTS, GIVEN_UP};

@@ -106,6 +106,6 @@ fn time(ms: i64) -> String {
     let ms = u64::try_from(ms).unwrap_or(0);
     match ms {
         0..10_000 => format!("{:.1} s", ms as f64 / 1e3),
-        _ => crate::shown::summary::seconds(ms / 1_000),
+        _ => crate::shown::seconds(ms / 1_000),
     }
 }

@@ -3,7 +3,8 @@
 use crate::cli::doctor::facts::ClusterFacts;
 use crate::cli::doctor::finding::{Finding, count, named};
 use crate::shown::models::{passed_over, paused, unserved};
-use crate::shown::summary::{PAUSED, is_usable, seconds};
+use crate::shown::seconds;
+use crate::shown::trouble::{PAUSED, is_usable};
 
 pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
     let models = unserved(&facts.cluster, &facts.workers, is_usable);

@@ -6,8 +6,7 @@ use serde_json::Value;
 
 use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts};
 use crate::cli::doctor::finding::{Finding, named};
-use crate::shown::summary::seconds;
-use crate::shown::{field, rows};
+use crate::shown::{field, rows, seconds};
 
 pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
     let replicas = rows(&facts.cluster, "replicas");

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::cli::doctor::facts::ClusterFacts;
 use crate::cli::doctor::finding::{Finding, count, named, verb};
-use crate::shown::summary::{NAMELESS, ON_TRIAL, RETURNING, awaits_trial, worker_trouble};
+use crate::shown::trouble::{NAMELESS, ON_TRIAL, RETURNING, awaits_trial, worker_trouble};
 use crate::shown::{IS_REPLICA, KEY_REFUSED, NAMES_LEFT_OUT, field, rows};
 
 /// So many answers without details say that there never are any: vLLM leaves them out of an answer of whose prompt
