@@ -125,43 +125,40 @@ impl RoutingQuery {
         })
     }
 
-    /// Where the response may lie that it is about, if its model is an alias with several targets: their pools, the one that
-    /// was drawn first. Else none: its input says where it goes, and says nothing of the input that the response answered.
-    pub fn targets(&self, cluster: &Cluster) -> Vec<Arc<Pool>> {
+    /// Where the response may lie that it is about: in its pool, or, where its model is an alias, in that of another target,
+    /// since its input says nothing of the input that the response answered.
+    pub fn pools_of_response(&self, cluster: &Cluster) -> Vec<Arc<Pool>> {
         let asked = self.asked_model.as_deref();
-        let targets = asked.filter(|_| self.response.is_some());
-        let targets = targets.and_then(|asked| cluster.settings().models.targets_of(asked));
+        let targets = asked.and_then(|asked| cluster.settings().models.targets_of(asked));
         let fleet = cluster.fleet();
         let others = targets.unwrap_or_default().iter();
         let others = others.filter(|target| target.model != self.pool.model());
         let others = others.filter_map(|target| fleet.pool(&target.model));
-        let mut pools: Vec<_> = others.collect();
-        if !pools.is_empty() {
-            pools.insert(0, Arc::clone(&self.pool));
-        }
-        pools
+        [Arc::clone(&self.pool)].into_iter().chain(others).collect()
     }
 
-    /// The same at that of these targets which has the worker that holds its response.
+    /// The same, in that of these pools which has the worker that holds its response.
     ///
     /// # Errors
     /// As [`Self::of`], of the same input.
     pub fn at_holder(
         mut self,
         holder: WorkerId,
-        targets: Vec<Arc<Pool>>,
+        pools: Vec<Arc<Pool>>,
         cluster: &Cluster,
         input: &RoutingInput<'_>,
     ) -> Result<Self, ApiError> {
         let has_it = |pool: &Arc<Pool>| pool.answering().any(|member| member.worker.id == holder);
-        if let Some(pool) = targets.into_iter().find(has_it) {
+        let found = pools.into_iter().find(has_it);
+        if let Some(pool) = found.filter(|pool| pool.model() != self.pool.model()) {
             let (settings, read) = (cluster.settings(), Read::of(input)?);
             let salt = salt_in(settings, input, &read.view)?;
             self.rank = rank::asked_for(input.headers, &pool)?;
             self.key = key_of(settings, input, &read.view, &salt, pool.model());
             self.pool = pool;
         }
-        self.held_by(holder);
+        self.pool = Arc::clone(&self.pool).holding(&holder);
+        self.holder = Some(holder);
         Ok(self)
     }
 
@@ -202,12 +199,6 @@ impl RoutingQuery {
             true => no_worker(NoWorker::Empty, model),
             false => nobody_serves(fleet, asked),
         }
-    }
-
-    /// This worker holds the response that it is about.
-    pub fn held_by(&mut self, holder: WorkerId) {
-        self.pool = Arc::clone(&self.pool).holding(&holder);
-        self.holder = Some(holder);
     }
 
     /// Workers of this pool, by index, that the client does not want.

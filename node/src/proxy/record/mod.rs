@@ -203,11 +203,13 @@ impl Record {
         self.model = Some(model);
     }
 
-    /// A worker is to be chosen: all that comes before is done.
-    pub fn prepared(&self) {
-        let took = self.started.elapsed();
+    /// A worker is to be chosen: all that comes before is done, at the time that is returned.
+    pub fn prepared(&self) -> Instant {
+        let now = Instant::now();
+        let took = now - self.started;
         let took = took.saturating_sub(self.queued.unwrap_or_default());
         self.metrics.requests.prepared(took);
+        now
     }
 
     /// The first event, or a whole short answer, is there; `streams`: it is the first of a stream's events.
@@ -379,9 +381,9 @@ impl Record {
         }
     }
 
-    /// It asks for a place. If it ends before [`Self::waited`], it has waited for one until then.
-    pub fn waits(&mut self) {
-        self.waits_since = Some(Instant::now());
+    /// It asks for a place now, at `since`. If it ends before [`Self::waited`], it has waited for one until then.
+    pub fn waits(&mut self, since: Instant) {
+        self.waits_since = Some(since);
     }
 
     /// It waited this long for a place, until now; none: not at all.

@@ -298,9 +298,9 @@ impl AttemptPlan for ToPair<'_> {
         let admission = &self.dispatch.admission;
         let waits_by = self.asked.waits_by(admission, self.has_tried());
         let reach = self.reach();
-        self.record.prepared();
+        let now = self.record.prepared();
         let tenant = self.record.tenant.clone();
-        self.record.waits();
+        self.record.waits(now);
         let choose = || self.place(tried);
         let (chosen, waited) =
             with_room(admission, waits_by, tenant.as_deref(), reach, choose).await;

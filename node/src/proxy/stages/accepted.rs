@@ -81,7 +81,7 @@ impl Accepted {
         record.key = key.cloned();
         record.tenant = key.map(|key| Arc::clone(key.tenant()));
         record.priority = waits_by.class();
-        record.waits();
+        record.waits(record.started());
         match admission.admit(key, &waits_by).await {
             Ok(admitted) => {
                 record.admission = Some(admitted.permit);

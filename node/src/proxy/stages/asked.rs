@@ -397,12 +397,12 @@ impl AttemptPlan for ToWorker<'_> {
         let admission = &self.dispatch.admission;
         let waits_by = self.asked.waits_by(admission, !tried.is_empty());
         let reach = self.asked.reach(tried).undivided();
-        self.record.prepared();
+        let now = self.record.prepared();
         if !self.asked.computes() {
             return self.place(tried);
         }
         let tenant = self.record.tenant.clone();
-        self.record.waits();
+        self.record.waits(now);
         let place = || self.place(tried);
         let (placed, waited) =
             with_room(admission, waits_by, tenant.as_deref(), reach, place).await;

@@ -12,8 +12,8 @@ use super::outgoing::{headers_of, outgoing};
 use crate::admission::{Admission, Ask};
 use crate::api::{ApiError, Endpoint};
 use crate::cache::{self, Answer as KeptAnswer, Found, ResponseCache};
+use crate::cluster::Cluster;
 use crate::cluster::quarantine::{KnownBy, Quarantine};
-use crate::cluster::{Cluster, Pool};
 use crate::config::{LimitConfig, TimeoutConfig};
 use crate::http::{headers, hops};
 use crate::proxy::body::{self, BodyLimits, HeldBody};
@@ -198,8 +198,7 @@ impl Read {
             failover,
             mut at,
         } = self;
-        let targets = query.targets(entry.cluster);
-        if !targets.is_empty() {
+        if query.response.is_some() {
             let begun = Instant::now();
             let input = RoutingInput {
                 endpoint,
@@ -209,7 +208,7 @@ impl Read {
                 upload: None,
                 caller: caller(key.as_ref()),
             };
-            query = entry.at_holder(query, targets, &input, record).await?;
+            query = entry.at_holder(query, &input, record).await?;
             at += begun.elapsed();
         }
         let division = match query.pool.is_of_whole_workers() {
@@ -220,12 +219,13 @@ impl Read {
                 Some(Division::of(endpoint, is_held, &body.bytes, &query.pool)?)
             }
         };
-        let thought = at.elapsed();
+        let now = Instant::now();
+        let thought = now - at;
         if endpoint == Endpoint::Response {
             entry.model_without_waiting(&query, record);
         } else {
             entry
-                .model(&mut query, key.as_ref(), &waits_by, record)
+                .model(&mut query, key.as_ref(), &waits_by, now, record)
                 .await?;
         }
         let sent = query.body_of(body.bytes.clone());
@@ -236,18 +236,6 @@ impl Read {
             one_value: endpoint.traits().computes,
             ..outgoing(head, sent, record.request_id(), key.is_some())
         };
-        if let Some(id) = &query.response
-            && query.holder.is_none()
-        {
-            let wanted = Wanted {
-                id,
-                pools: std::slice::from_ref(&query.pool),
-                caller: caller(key.as_ref()),
-                headers: &outgoing.headers,
-            };
-            let holder = entry.finder.holder_of(wanted).await?;
-            query.held_by(holder);
-        }
         Ok(Box::new(Asked {
             explained,
             outgoing,
@@ -286,15 +274,16 @@ impl Read {
 }
 
 impl EntryParts<'_> {
-    /// The permit becomes one of the model; waits for that if it must.
+    /// The permit becomes one of the model; waits for that, from `now` on, if it must.
     pub(super) async fn model(
         &self,
         query: &mut RoutingQuery,
         key: Option<&Arc<ApiKey>>,
         waits_by: &Ask,
+        now: Instant,
         record: &mut Record,
     ) -> Result<(), ApiError> {
-        record.waits();
+        record.waits(now);
         let Some(permit) = &mut record.admission else {
             record.waited(None);
             return Ok(());
@@ -312,29 +301,29 @@ impl EntryParts<'_> {
 }
 
 impl EntryParts<'_> {
-    /// Finds the holder of a response among the targets of an alias, and so the target: the client's new input may be drawn
-    /// for another one.
+    /// Finds the worker that holds the response which the request is about, and so the target of an alias: the client's new
+    /// input may be drawn for another one.
     async fn at_holder(
         &self,
         query: RoutingQuery,
-        targets: Vec<Arc<Pool>>,
         input: &RoutingInput<'_>,
         record: &mut Record,
     ) -> Result<RoutingQuery, ApiError> {
         let Some(id) = &query.response else {
             return Ok(query);
         };
+        let pools = query.pools_of_response(self.cluster);
         let (headers, has_key) = (input.headers.clone(), record.key.is_some());
         let mut headers = headers_of(headers, record.request_id(), has_key);
         hops::sign(&mut headers, Version::HTTP_11);
         let wanted = Wanted {
             id,
-            pools: &targets,
+            pools: &pools,
             caller: input.caller,
             headers: &headers,
         };
         let holder = self.finder.holder_of(wanted).await?;
-        let query = query.at_holder(holder, targets, self.cluster, input)?;
+        let query = query.at_holder(holder, pools, self.cluster, input)?;
         record.asks_for(query.pool.label());
         Ok(query)
     }

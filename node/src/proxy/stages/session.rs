@@ -56,9 +56,10 @@ impl Admitted {
         let mut query = RoutingQuery::of(cluster, &input)?;
         record.asks_for(query.pool.label());
         record.asked_model = query.asked_model.clone();
-        let thought = read.elapsed();
+        let now = Instant::now();
+        let thought = now - read;
         entry
-            .model(&mut query, key.as_ref(), &self.waits_by, record)
+            .model(&mut query, key.as_ref(), &self.waits_by, now, record)
             .await?;
         let explained = head.headers.contains_key(headers::EXPLAIN);
         let model = query.pool.model();
