@@ -8,7 +8,7 @@ use grapevine_tests::chat::{self, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
 use grapevine_tests::wait::{LIMIT, eventually};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::house::{House, quick};
 
@@ -146,6 +146,10 @@ async fn a_worker_without_models_is_asked_for_them() {
             .ok_or_else(|| list.to_string())
     })
     .await;
+
+    // A change of something else does not declare them.
+    let admin = house.cluster.replicas[0].admin();
+    admin.change("w", &json!({ "weight": 2.0 })).await;
 
     // Another engine at its address, which the first request that it cannot serve tells.
     let address = worker.addr();

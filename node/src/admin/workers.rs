@@ -474,6 +474,10 @@ impl Admin {
             .worker(&id)
             .ok_or_else(|| not_found("no worker with this id; GET /workers lists them"))?;
         let mut raw = worker.spec.to_raw();
+        if worker.models_are_learned {
+            // Declared, they would stay when its engine serves others.
+            raw.models.clear();
+        }
         if raw.state == State::Draining && !worker.is_drained {
             // A source drains it for a time, and could not take back what the administrator declares.
             raw.state = State::Active;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use grapevine_gossip::load::LoadCell;
 use grapevine_gossip::worker::{Labels, Role, WorkerId};
 use tokio::sync::Notify;
@@ -79,7 +79,7 @@ pub struct Worker {
     /// The status with which it refused to list them, for want of a key that it knows; 0: it did not.
     pub key_refused: AtomicU16,
     /// What is amiss with its latest list of them.
-    pub list_amiss: ArcSwap<Option<String>>,
+    pub list_amiss: ArcSwapOption<String>,
     /// Restart counter in the registry: the second at which it started, as far as it reports that.
     pub epoch: AtomicU64,
     /// How far its clock is from this replica's.
@@ -143,7 +143,7 @@ impl Worker {
             doubted: Notify::new(),
             cards: ArcSwap::default(),
             key_refused: AtomicU16::new(0),
-            list_amiss: ArcSwap::default(),
+            list_amiss: ArcSwapOption::default(),
             epoch: AtomicU64::new(0),
             clock: ClockOffset::default(),
             cache_tokens: AtomicU64::new(0),
@@ -169,7 +169,7 @@ impl Worker {
     /// What is amiss with what it says of its models, where a person has to mend that.
     pub fn models_amiss(&self) -> Option<String> {
         match self.key_refused.load(Ordering::Relaxed) {
-            0 => (**self.list_amiss.load()).clone(),
+            0 => self.list_amiss.load().as_deref().cloned(),
             status => Some(format!("{KEY_REFUSED}: it answered {status} to /v1/models")),
         }
     }

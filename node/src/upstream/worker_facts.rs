@@ -193,13 +193,14 @@ fn usable_of(mut listed: Vec<String>, known: &[String]) -> (Vec<String>, Option<
 
 /// Notes what is amiss with its list, and says it once: a worker of which no model is known is asked each second.
 fn note_list(worker: &Worker, amiss: Option<String>) {
-    let before = worker.list_amiss.swap(Arc::new(amiss.clone()));
+    let amiss = amiss.map(Arc::new);
+    let before = worker.list_amiss.swap(amiss.clone());
     if let Some(why) = amiss
-        && before.as_ref().as_ref() != Some(&why)
+        && before.as_ref() != Some(&why)
     {
         tracing::warn!(
             worker = &*worker.label,
-            why,
+            why = &**why,
             "a worker lists models that are left out, or none; it gets no requests for them"
         );
     }
