@@ -327,6 +327,28 @@ mod tests {
                 metrics,
             }
         }
+
+        /// Sends one span, for which the collector has this answer.
+        async fn sends_one(&mut self, answer: &[u8]) {
+            self.provider.tracer("test").start("one").end();
+            let mut batch = Vec::new();
+            self.sender.gather(&mut batch).await;
+            let answers = async {
+                let mut stream = message(&self.collector).await;
+                stream.write_all(answer).await.expect("it reads");
+                stream.shutdown().await.expect("it is open");
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+            };
+            let exchange = async { tokio::join!(self.sender.send(&mut batch), answers) };
+            timeout(LIMIT, exchange).await.expect("it ends in time");
+        }
+
+        fn counted<const N: usize>(&self, results: [&'static str; N]) -> [u64; N] {
+            results.map(|result| {
+                let labels = ResultLabels { result };
+                self.metrics.spans.get_or_create(&labels).get()
+            })
+        }
     }
 
     #[tokio::test]
@@ -366,41 +388,20 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_that_is_a_refusal_is_not_told_with_the_reason_of_an_earlier_failure() {
-        let Scene {
-            collector,
-            provider,
-            mut sender,
-            ..
-        } = Scene::new().await;
-        let tracer = provider.tracer("test");
+        let mut scene = Scene::new().await;
         let refusal =
             b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
         // The second is not worth a line in the log, so that its reason stays.
         for (answer, has_reason) in [(&b""[..], false), (b"", true), (refusal, false)] {
-            tracer.start("one").end();
-            let mut batch = Vec::new();
-            sender.gather(&mut batch).await;
-            let answers = async {
-                let mut stream = message(&collector).await;
-                stream.write_all(answer).await.expect("it reads");
-                stream.shutdown().await.expect("it is open");
-                let _ = stream.read_to_end(&mut Vec::new()).await;
-            };
-            let exchange = async { tokio::join!(sender.send(&mut batch), answers) };
-            timeout(LIMIT, exchange).await.expect("it ends in time");
-            assert!(!sender.works);
-            assert_eq!(!lock(&sender.said).why.is_empty(), has_reason);
+            scene.sends_one(answer).await;
+            assert!(!scene.sender.works);
+            assert_eq!(!lock(&scene.sender.said).why.is_empty(), has_reason);
         }
     }
 
     #[tokio::test]
     async fn spans_that_a_collector_leaves_out_of_a_message_are_not_sent() {
-        let Scene {
-            collector,
-            provider,
-            mut sender,
-            metrics,
-        } = Scene::new().await;
+        let mut scene = Scene::new().await;
         let partly = ExportTraceServiceResponse {
             partial_success: Some(ExportTracePartialSuccess {
                 rejected_spans: 1,
@@ -408,29 +409,13 @@ mod tests {
             }),
         };
         let partly = partly.encode_to_vec();
-        let tracer = provider.tracer("test");
         for body in [&partly[..], &[]] {
-            tracer.start("one").end();
-            let mut batch = Vec::new();
-            sender.gather(&mut batch).await;
-            let answers = async {
-                let mut stream = message(&collector).await;
-                let length = body.len();
-                let head = format!(
-                    "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
-                );
-                let answer = [head.as_bytes(), body].concat();
-                stream.write_all(&answer).await.expect("it reads");
-                let _ = stream.read_to_end(&mut Vec::new()).await;
-            };
-            let exchange = async { tokio::join!(sender.send(&mut batch), answers) };
-            timeout(LIMIT, exchange).await.expect("it ends in time");
+            let length = body.len();
+            let head =
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+            scene.sends_one(&[head.as_bytes(), body].concat()).await;
         }
-        let counted = ["sent", "refused", "failed"].map(|result| {
-            let labels = ResultLabels { result };
-            metrics.spans.get_or_create(&labels).get()
-        });
-        assert_eq!(counted, [1, 1, 0]);
-        assert!(sender.works && sender.has_refused);
+        assert_eq!(scene.counted(["sent", "refused", "failed"]), [1, 1, 0]);
+        assert!(scene.sender.works && scene.sender.has_refused);
     }
 }
