@@ -374,12 +374,17 @@ where
         peer.rewrite(request.headers_mut());
         let gone = Gone::watch(socket.clone(), progress.begin());
         let cutoff = Cutoff::of_connection(&front.phase);
-        let has_place = !seat.must_turn_away();
+        let (head, body) = request.into_parts();
+        let refusal = match seat.must_turn_away() {
+            true => front.proxy.turn_away(&head),
+            false => None,
+        };
+        let head = Box::new(head);
         async move {
-            if !has_place && let Some(refusal) = front.proxy.turn_away(&request) {
+            if let Some(refusal) = refusal {
                 return Ok(refusal);
             }
-            let response = front.proxy.serve(request, client, gone, cutoff).await?;
+            let response = front.proxy.serve(head, body, client, gone, cutoff).await?;
             if let ResponseBody::Tunnel(_) = response.body() {
                 progress.switch();
             }

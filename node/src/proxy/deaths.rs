@@ -159,7 +159,8 @@ impl Company {
         let within = LOOK.min(connect);
         let mut gone = Vec::with_capacity(ended.len());
         for (worker, sign) in ended {
-            let lives = sign == Sign::Connection && worker.connect(within).await.is_ok();
+            // On the heap: no other request must have its room.
+            let lives = sign == Sign::Connection && Box::pin(worker.connect(within)).await.is_ok();
             if !lives {
                 gone.push((worker, sign));
             }

@@ -225,7 +225,7 @@ impl ToNext<'_> {
         Ok(())
     }
 
-    fn place_now(&mut self, passed_over: &mut Vec<usize>) -> Result<Placed, NoWorker> {
+    fn place_now(&mut self, passed_over: &mut Vec<usize>) -> Result<Box<Placed>, NoWorker> {
         self.look_anew(passed_over)?;
         self.pass_over_tried(passed_over);
         let (placed, recorded) = self.asked.choose(self.dispatch, &self.pool, passed_over)?;
@@ -243,10 +243,13 @@ impl ToNext<'_> {
 }
 
 impl AttemptPlan for ToNext<'_> {
-    type Placed = Placed;
+    type Placed = Box<Placed>;
     type Answer = Sent;
 
-    async fn place_first(&mut self, passed_over: &mut Vec<usize>) -> Result<Placed, Exhausted> {
+    async fn place_first(
+        &mut self,
+        passed_over: &mut Vec<usize>,
+    ) -> Result<Box<Placed>, Exhausted> {
         let admission = &self.dispatch.admission;
         let waits_by = admission.ask_again(self.asked.waits_by, self.asked.deadline());
         self.pass_over_tried(passed_over);
@@ -257,16 +260,16 @@ impl AttemptPlan for ToNext<'_> {
         placed
     }
 
-    fn place(&mut self, passed_over: &mut Vec<usize>) -> Result<Placed, Exhausted> {
+    fn place(&mut self, passed_over: &mut Vec<usize>) -> Result<Box<Placed>, Exhausted> {
         self.asked.is_let_through(self.dispatch)?;
         self.place_now(passed_over).map_err(Exhausted::Unplaced)
     }
 
-    fn is_last_resort(placed: &Placed) -> bool {
+    fn is_last_resort(placed: &Box<Placed>) -> bool {
         placed.is_last_resort()
     }
 
-    async fn send(&mut self, placed: Placed, attempt: Attempt) -> Result<Sent, Failure> {
+    async fn send(&mut self, placed: Box<Placed>, attempt: Attempt) -> Result<Sent, Failure> {
         self.attempts = attempt.number;
         let deadline = self.asked.deadline();
         let (worker, begun) = (Arc::clone(placed.worker()), Instant::now());

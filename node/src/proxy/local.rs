@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::request::Parts;
+use http::{HeaderValue, Response, StatusCode, header};
 
 use super::Proxy;
 use super::response::ResponseBody;
@@ -45,21 +46,21 @@ impl Proxy {
     }
 
     /// The answer on a connection for which there is no place; none for probes of this replica.
-    pub fn turn_away<B>(&self, request: &Request<B>) -> Option<Response<ResponseBody>> {
-        let endpoint = Endpoint::of(request.method(), request.uri().path(), &[]);
+    pub fn turn_away(&self, head: &Parts) -> Option<Response<ResponseBody>> {
+        let endpoint = Endpoint::of(&head.method, head.uri.path(), &[]);
         if matches!(endpoint, Ok(Endpoint::Live | Endpoint::Ready)) {
             return None;
         }
         let message = "all connections of this replica are busy; try again";
         let error = ApiError::new(ErrorKind::Overloaded, message);
         self.dispatch.metrics.refusals.own_error(error.kind);
-        let dialect = Dialect::of(request.uri().path());
+        let dialect = Dialect::of(head.uri.path());
         let status = self.dispatch.admission.no_room_status().status();
         let mut response = refused_as(&error, status, dialect);
-        let id = request_id::of(request.headers(), &self.request_id_headers.now());
+        let id = request_id::of(&head.headers, &self.request_id_headers.now());
         response.headers_mut().insert(headers::REQUEST_ID, id);
         if let Some(cors) = &*self.cors.now() {
-            let origin = request.headers().get(header::ORIGIN);
+            let origin = head.headers.get(header::ORIGIN);
             cors.tell(origin, response.headers_mut());
         }
         Some(response)

@@ -46,7 +46,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Request, Response, header};
+use http::{HeaderName, HeaderValue, Response, header};
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
@@ -213,18 +213,19 @@ impl Proxy {
     }
 
     /// Answers one request, whatever happens: a panic in here is a 500, and what the request held is released.
-    /// `client`: its address, for the log.
+    /// `client`: its address, for the log. The head lies on the heap, since each step that it passes has room for what it
+    /// takes, and for what it makes of it.
     ///
     /// # Errors
     /// The client left before the answer began.
     pub async fn serve(
         self: &Arc<Self>,
-        request: Request<ClientBody>,
+        head: Box<Parts>,
+        body: ClientBody,
         client: IpAddr,
         mut gone: Gone,
         mut cutoff: Cutoff,
     ) -> Result<Response<ResponseBody>, ClientLeft> {
-        let (head, body) = request.into_parts();
         let version = head.version;
         let dialect = Dialect::of(head.uri.path());
         let cors = self.cors.now();
@@ -266,7 +267,7 @@ impl Proxy {
     /// Everything that needs no worker is answered here.
     async fn answer(
         self: &Arc<Self>,
-        head: Parts,
+        head: Box<Parts>,
         body: ClientBody,
         id: &HeaderValue,
         client: IpAddr,
@@ -438,7 +439,8 @@ impl Proxy {
         let mut asked = match opening {
             Some(opening) => {
                 let bodies = admission.bodies();
-                admitted.session(opening, &entry, bodies, record).await?
+                // On the heap: a request that is no session must not have its room.
+                Box::pin(admitted.session(opening, &entry, bodies, record)).await?
             }
             None => {
                 let read = admitted.read(&self.reader(), record).await?;

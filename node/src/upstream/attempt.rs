@@ -167,14 +167,14 @@ impl Begun {
 pub async fn attempt(
     worker: &Arc<Worker>,
     outgoing: &Outgoing,
-    limits: AttemptLimits,
+    limits: &AttemptLimits,
     has_another: impl Fn() -> bool,
 ) -> Result<Answer, Failure> {
-    let (patience, heard) = (limits.patience, Heard::default());
+    let (patience, heard) = (&limits.patience, Heard::default());
     let look = || {
         patience.look(
             Instant::now(),
-            known(worker, &patience, &heard, &has_another),
+            known(worker, patience, &heard, &has_another),
         )
     };
     let mut answer = std::pin::pin!(attempt_untimed(worker, outgoing, limits, &heard));
@@ -250,7 +250,7 @@ fn known(
 async fn attempt_untimed(
     worker: &Arc<Worker>,
     outgoing: &Outgoing,
-    limits: AttemptLimits,
+    limits: &AttemptLimits,
     heard: &Heard,
 ) -> Result<Answer, Failure> {
     let (connection, response) = send(worker, outgoing, limits.connect).await?;
@@ -321,7 +321,7 @@ async fn judge(
     mut connection: Connection,
     response: Response<AnswerBody>,
     outgoing: &Outgoing,
-    limits: AttemptLimits,
+    limits: &AttemptLimits,
     heard: &Heard,
 ) -> Result<Answer, Failure> {
     let (mut parts, mut body) = response.into_parts();
@@ -330,7 +330,8 @@ async fn judge(
     crate::http::headers::clean_response(&mut parts.headers);
 
     if is_accepted {
-        let switched = connection.switch().await;
+        // On the heap: no other request must have its room.
+        let switched = Box::pin(connection.switch()).await;
         let ended = || Failure::Closed("it ended with its handshake".into());
         return Ok(Answer::Switched(
             parts,

@@ -335,7 +335,7 @@ impl WarmUps {
         };
         let outgoing = self.outgoing(&planned);
         async move {
-            let result = match attempt::attempt(&worker, &outgoing, limits, || false).await {
+            let result = match attempt::attempt(&worker, &outgoing, &limits, || false).await {
                 Ok(answer) if answer.status().is_success() => Ok(()),
                 Ok(_) => Err("refused"),
                 Err(Failure::Connect(_) | Failure::Closed(_)) => Err("unreachable"),

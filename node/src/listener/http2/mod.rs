@@ -72,8 +72,9 @@ where
         peer.rewrite(request.headers_mut());
         let is_head = request.method() == Method::HEAD;
         let progress = rest.ends();
+        let (head, body) = request.into_parts();
         let refusal = match seat.must_turn_away() {
-            true => front.proxy.turn_away(&request),
+            true => front.proxy.turn_away(&head),
             false => None,
         };
         if refusal.is_some() {
@@ -82,14 +83,14 @@ where
         }
         let front = Arc::clone(front);
         let cutoff = Cutoff::of_task(&front.phase);
+        let (head, body) = (Box::new(head), ClientBody::Http2(body.into()));
         async move {
-            let request = request.map(|body| ClientBody::Http2(body.into()));
             if let Some(refusal) = refusal {
                 return Ok(Answer::of(refusal, is_head, progress));
             }
             // hyper reads all the time and drops a reset stream's handler itself, and the socket's read waker belongs to
             // the connection's task, not to the stream's.
-            let response = front.proxy.serve(request, client, Gone::never(), cutoff);
+            let response = front.proxy.serve(head, body, client, Gone::never(), cutoff);
             Ok::<_, ClientLeft>(Answer::of(response.await?, is_head, progress))
         }
     });

@@ -26,7 +26,7 @@ pub(super) struct Tried {
 /// One half of a request on its worker, before anything is sent there.
 #[derive(Debug)]
 pub(super) struct PlacedHalf {
-    pub(super) placed: Placed,
+    pub(super) placed: Box<Placed>,
     pub(super) recorded: Option<RecordedPlacement>,
     pub(super) half: Arc<Half>,
     /// Its place in the pool of its half.
@@ -204,7 +204,11 @@ pub(super) fn choose_decode(
     Ok(placed_half(&halves.decode, placed, recorded))
 }
 
-fn placed_half(pool: &Pool, placed: Placed, recorded: Option<RecordedPlacement>) -> PlacedHalf {
+fn placed_half(
+    pool: &Pool,
+    placed: Box<Placed>,
+    recorded: Option<RecordedPlacement>,
+) -> PlacedHalf {
     let index = placed.index();
     let half = pool.members()[index].half();
     PlacedHalf {

@@ -61,7 +61,7 @@ pub(in crate::proxy) struct ToPair<'a> {
 )]
 pub(in crate::proxy) enum Chosen {
     /// One worker has all of it.
-    One(Placed),
+    One(Box<Placed>),
     /// Two.
     Pair(Pair),
 }

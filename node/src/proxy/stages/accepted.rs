@@ -15,7 +15,7 @@ use crate::tenants::ApiKey;
 /// A request for a worker; nothing of its body is read yet.
 #[derive(Debug)]
 pub(in crate::proxy) struct Accepted {
-    pub(super) head: Parts,
+    pub(super) head: Box<Parts>,
     pub(super) body: ClientBody,
     pub(super) endpoint: Endpoint,
     pub(super) key: Option<Arc<ApiKey>>,
@@ -32,7 +32,7 @@ pub(in crate::proxy) struct Admitted {
 impl Accepted {
     /// `key`: the client's, where there are keys; `deadline`: the end of the whole request.
     pub(in crate::proxy) fn new(
-        head: Parts,
+        head: Box<Parts>,
         body: ClientBody,
         endpoint: Endpoint,
         key: Option<Arc<ApiKey>>,
@@ -54,7 +54,7 @@ impl Accepted {
 
     /// Its head, if it is a WebSocket handshake.
     pub(in crate::proxy) fn session_head(&self) -> Option<&Parts> {
-        (self.endpoint == Endpoint::Realtime).then_some(&self.head)
+        (self.endpoint == Endpoint::Realtime).then_some(&*self.head)
     }
 
     /// Takes a place to be read, among the requests of this replica; waits for one if it must.

@@ -305,7 +305,7 @@ impl Asked {
         dispatch: &Dispatch,
         pool: &Arc<Pool>,
         tried: &mut Vec<usize>,
-    ) -> Result<(Placed, Option<RecordedPlacement>), NoWorker> {
+    ) -> Result<(Box<Placed>, Option<RecordedPlacement>), NoWorker> {
         let other_ranks = self.query.other_ranks(pool);
         let begin = match self.computes() {
             true => InFlight::begin,
@@ -326,7 +326,7 @@ impl Asked {
         tried: &mut Vec<usize>,
         strangers: &[usize],
         begin: impl Fn(&Arc<Worker>, &Decision) -> Option<InFlight>,
-    ) -> Result<(Placed, Option<RecordedPlacement>), NoWorker> {
+    ) -> Result<(Box<Placed>, Option<RecordedPlacement>), NoWorker> {
         let (cluster, metrics) = (&dispatch.cluster, &dispatch.metrics);
         let before = tried.len();
         loop {
@@ -344,7 +344,7 @@ impl Asked {
             metrics.requests.placed(reason);
             if let Some(in_flight) = begin(&placed.worker, &decision) {
                 let recorded = placed.recorded;
-                let placed = Placed {
+                let placed = Box::new(Placed {
                     in_flight,
                     decision,
                     pool: Arc::clone(pool),
@@ -354,7 +354,7 @@ impl Asked {
                         // Empty, and then not allocated, for almost every request.
                         None => Others::But([&tried[..tried.len() - 1], strangers].concat()),
                     },
-                };
+                });
                 return Ok((placed, recorded));
             }
             if let Some(recorded) = placed.recorded {
@@ -372,7 +372,7 @@ impl ToWorker<'_> {
     pub(in crate::proxy) fn place_in_pool(
         &mut self,
         tried: &mut Vec<usize>,
-    ) -> Result<Placed, NoWorker> {
+    ) -> Result<Box<Placed>, NoWorker> {
         let first = tried.is_empty();
         let begun = Instant::now();
         let (placed, recorded) = self
@@ -390,10 +390,10 @@ impl ToWorker<'_> {
 }
 
 impl AttemptPlan for ToWorker<'_> {
-    type Placed = Placed;
+    type Placed = Box<Placed>;
     type Answer = Sent;
 
-    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Placed, Exhausted> {
+    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Box<Placed>, Exhausted> {
         let admission = &self.dispatch.admission;
         let waits_by = self.asked.waits_by(admission, !tried.is_empty());
         let reach = self.asked.reach(tried).undivided();
@@ -410,7 +410,7 @@ impl AttemptPlan for ToWorker<'_> {
         placed
     }
 
-    fn place(&mut self, tried: &mut Vec<usize>) -> Result<Placed, Exhausted> {
+    fn place(&mut self, tried: &mut Vec<usize>) -> Result<Box<Placed>, Exhausted> {
         self.asked.is_let_through(self.dispatch)?;
         if let Some(pool) = self.asked.changed_pool(&self.dispatch.cluster)? {
             *tried = self.asked.query.pool.indices_in(&pool, tried);
@@ -419,11 +419,11 @@ impl AttemptPlan for ToWorker<'_> {
         self.place_in_pool(tried).map_err(Exhausted::Unplaced)
     }
 
-    fn is_last_resort(placed: &Placed) -> bool {
+    fn is_last_resort(placed: &Box<Placed>) -> bool {
         placed.is_last_resort()
     }
 
-    async fn send(&mut self, placed: Placed, attempt: Attempt) -> Result<Sent, Failure> {
+    async fn send(&mut self, placed: Box<Placed>, attempt: Attempt) -> Result<Sent, Failure> {
         if attempt.number > 1 {
             self.dispatch.metrics.attempts.retries.inc();
         }

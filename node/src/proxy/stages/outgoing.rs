@@ -21,7 +21,13 @@ pub(super) fn headers_of(mut headers: HeaderMap, id: &HeaderValue, has_key: bool
 }
 
 /// The request as every worker gets it; a client's key, where there are keys, is for this replica only.
-pub(super) fn outgoing(head: Parts, body: WorkerBody, id: &HeaderValue, has_key: bool) -> Outgoing {
+pub(super) fn outgoing(
+    head: Box<Parts>,
+    body: WorkerBody,
+    id: &HeaderValue,
+    has_key: bool,
+) -> Outgoing {
+    let head = *head;
     let mut headers = headers_of(head.headers, id, has_key);
     hops::sign(&mut headers, head.version);
     Outgoing {

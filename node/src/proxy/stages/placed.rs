@@ -14,7 +14,8 @@ use crate::upstream::failure::{ANSWERED, Failure};
 use crate::upstream::patience::{Patience, WaitsFor};
 use crate::upstream::{InFlight, Worker};
 
-/// A request that counts on a worker, before anything is sent there.
+/// A request that counts on a worker, before anything is sent there. On the heap: every step of an attempt has room for
+/// what it takes.
 #[derive(Debug)]
 pub(in crate::proxy) struct Placed {
     pub(super) in_flight: InFlight,
@@ -50,7 +51,7 @@ pub(in crate::proxy) struct Terms {
 #[derive(Debug)]
 pub(in crate::proxy) struct Sent {
     pub(in crate::proxy) answer: Answer,
-    pub(in crate::proxy) placed: Placed,
+    pub(in crate::proxy) placed: Box<Placed>,
 }
 
 impl Placed {
@@ -85,7 +86,7 @@ impl Placed {
     /// # Errors
     /// See [`Failure`].
     pub(in crate::proxy) async fn send(
-        self,
+        self: Box<Self>,
         dispatch: &Dispatch,
         outgoing: &Outgoing,
         deadline: Option<Instant>,
@@ -109,23 +110,22 @@ impl Placed {
     /// # Errors
     /// See [`Failure`].
     pub(in crate::proxy) async fn send_on(
-        mut self,
+        mut self: Box<Self>,
         dispatch: &Dispatch,
         outgoing: &Outgoing,
         terms: Terms,
         verdict: impl Fn(&Failure) -> AttemptOutcome,
     ) -> Result<Sent, Failure> {
         let timeouts = dispatch.timeouts.now();
-        let patience = Patience {
-            begun: Instant::now(),
-            waits_for: terms.waits_for,
-            silence: self.longest_silence(dispatch),
-            deadline: terms.deadline,
-            worker_gone: timeouts.worker_gone,
-        };
         let limits = AttemptLimits {
             connect: timeouts.connect,
-            patience,
+            patience: Patience {
+                begun: Instant::now(),
+                waits_for: terms.waits_for,
+                silence: self.longest_silence(dispatch),
+                deadline: terms.deadline,
+                worker_gone: timeouts.worker_gone,
+            },
             held_bytes: dispatch.event_bytes(),
         };
         let worker = Arc::clone(self.in_flight.worker());
@@ -133,7 +133,7 @@ impl Placed {
             retry::may_follow(&dispatch.retry.look(), terms.attempt) && outgoing.repeatable;
         let has_another = || may_move && self.has_another(dispatch);
         let counted = dispatch.metrics.attempts.begin(&worker);
-        let result = attempt::attempt(&worker, outgoing, limits, has_another).await;
+        let result = attempt::attempt(&worker, outgoing, &limits, has_another).await;
         counted.ended(result.as_ref().map_or_else(Failure::as_str, |_| ANSWERED));
         match result {
             Ok(answer) => Ok(Sent {
@@ -141,7 +141,7 @@ impl Placed {
                 placed: self,
             }),
             Err(failure) => {
-                let since = Instant::now() - patience.silence;
+                let since = Instant::now() - limits.patience.silence;
                 self.in_flight.fail(&failure, verdict(&failure), since);
                 if let Some(pause) = failure.pause() {
                     let pause = pause.min(dispatch.retry.look().worker_pause_max);
@@ -184,7 +184,7 @@ impl Placed {
 impl Sent {
     /// The beginning of a good stream, and the request's weight on its worker; none for any other answer.
     pub(in crate::proxy) fn into_stream(self) -> Option<(Box<Begun>, InFlight)> {
-        let Placed { mut in_flight, .. } = self.placed;
+        let mut in_flight = self.placed.into_in_flight();
         match self.answer {
             Answer::Begun(begun) if begun.is_good_stream() => {
                 in_flight.prefilled();

@@ -54,7 +54,7 @@ pub(in crate::proxy) struct EntryParts<'a> {
 /// A request whose body is read.
 #[derive(Debug)]
 pub(in crate::proxy) struct Read {
-    head: Parts,
+    head: Box<Parts>,
     body: HeldBody,
     known: KnownBy,
     query: RoutingQuery,
@@ -69,15 +69,11 @@ pub(in crate::proxy) struct Read {
 
 /// A request for which the response cache was looked through.
 #[derive(Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "one lives at a time, on the stack of its request"
-)]
 pub(in crate::proxy) enum Looked {
     /// It has the answer.
     Kept(Arc<KeptAnswer>),
     /// A worker has to be asked.
-    Absent(Read),
+    Absent(Box<Read>),
 }
 
 impl Admitted {
@@ -89,7 +85,7 @@ impl Admitted {
         self,
         reader: &Reader<'_>,
         record: &mut Record,
-    ) -> Result<Read, ApiError> {
+    ) -> Result<Box<Read>, ApiError> {
         let Accepted {
             mut head,
             body,
@@ -136,7 +132,7 @@ impl Admitted {
         }
         let failovers = reader.failovers;
         let failover = failovers.wanted(&head.headers, query.pool.model())?;
-        Ok(Read {
+        Ok(Box::new(Read {
             waits_by: self
                 .waits_by
                 .holding(body.bytes.len())
@@ -150,14 +146,14 @@ impl Admitted {
             deadline,
             failover,
             at,
-        })
+        }))
     }
 }
 
 impl Read {
     /// Looks for a kept answer; `tenant_header`: where a tenant without a key is named.
     pub(in crate::proxy) fn look_up(
-        self,
+        self: Box<Self>,
         cache: Option<&Arc<ResponseCache>>,
         tenant_header: Option<&str>,
         record: &mut Record,
@@ -182,7 +178,7 @@ impl Read {
     /// # Errors
     /// What [`Admission::enter`] and [`Finder::holder_of`] refuse.
     pub(in crate::proxy) async fn enter(
-        self,
+        self: Box<Self>,
         entry: &EntryParts<'_>,
         record: &mut Record,
     ) -> Result<Box<Asked>, ApiError> {
@@ -197,7 +193,7 @@ impl Read {
             waits_by,
             failover,
             mut at,
-        } = self;
+        } = *self;
         if query.response.is_some() {
             let begun = Instant::now();
             let input = RoutingInput {

@@ -68,7 +68,7 @@ impl Admitted {
             // What is to be read is not compressed.
             head.headers.remove(header::SEC_WEBSOCKET_EXTENSIONS);
         }
-        head.uri = renamed(head.uri, model);
+        head.uri = renamed(std::mem::take(&mut head.uri), model);
         let nothing = WorkerBody::unchanged(Bytes::new());
         let mut outgoing = Outgoing {
             // Nothing has been said in it yet.

@@ -7,7 +7,7 @@ use grapevine_placement::Decision;
 use http::{Response, StatusCode};
 
 use super::asked::Asked;
-use super::placed::{Placed, Sent};
+use super::placed::Sent;
 use crate::api::Endpoint;
 use crate::cache::Answer as KeptAnswer;
 use crate::http::handshake;
@@ -90,7 +90,7 @@ impl Won {
         mut record: Box<Record>,
         on_break: impl FnOnce(Box<Asked>, WorkerId) -> OnBreak,
     ) -> Response<ResponseBody> {
-        let Placed { mut in_flight, .. } = self.sent.placed;
+        let mut in_flight = self.sent.placed.into_in_flight();
         if let Answer::Switched(mut parts, switched) = self.sent.answer {
             in_flight.prefilled();
             record.switches(&parts);
