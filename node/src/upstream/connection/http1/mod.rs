@@ -15,7 +15,6 @@ mod tests;
 mod upload;
 
 use std::future::poll_fn;
-use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -52,8 +51,8 @@ pub(super) struct Connection {
     inbox: Inbox,
     /// What is left to send of the request.
     upload: Option<Upload>,
-    /// Why the rest of the request cannot be sent. An answer may have come all the same.
-    unwritable: Option<io::Error>,
+    /// The rest of the request cannot be sent. An answer may have come all the same.
+    is_unwritable: bool,
     /// The answer that is read allows another one behind it.
     keeps_alive: bool,
     /// No answer is to come, or still to be read.
@@ -66,7 +65,7 @@ impl Connection {
             io,
             inbox: Inbox::new(),
             upload: None,
-            unwritable: None,
+            is_unwritable: false,
             keeps_alive: false,
             is_free: true,
         }
@@ -92,7 +91,8 @@ impl Connection {
         Ok(head.response.map(|()| body))
     }
 
-    /// Reads on while it writes: a worker may answer before it has the whole request.
+    /// Reads on while it writes: a worker may answer before it has the whole request. It may also close the connection
+    /// behind that answer, so that writing fails before the runtime knows of the answer. Then that can be read, or the end.
     fn poll_head(
         &mut self,
         reader: &mut HeadReader,
@@ -107,10 +107,7 @@ impl Connection {
                 Poll::Ready(Ok(1..)) => continue,
                 Poll::Ready(Ok(0)) => Broken::Cut,
                 Poll::Ready(Err(error)) => Broken::Io(error),
-                Poll::Pending => match self.unwritable.take() {
-                    Some(error) => Broken::Io(error),
-                    None => return Poll::Pending,
-                },
+                Poll::Pending => return Poll::Pending,
             };
             return Poll::Ready(Err(match reader.has_begun(&self.inbox.buf) {
                 true => SendError::Malformed(broken),
@@ -122,7 +119,7 @@ impl Connection {
     /// Ready once nothing is left to write, or to be written with success.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(upload) = &mut self.upload {
-            self.unwritable = ready!(upload.poll(&mut self.io, cx)).err();
+            self.is_unwritable = ready!(upload.poll(&mut self.io, cx)).is_err();
             self.upload = None;
         }
         Poll::Ready(())
@@ -156,7 +153,7 @@ impl Connection {
 
     /// A request that is not sent yet leaves the connection to nobody else.
     fn end_answer(&mut self) {
-        self.is_free = self.keeps_alive && self.upload.is_none() && self.unwritable.is_none();
+        self.is_free = self.keeps_alive && self.upload.is_none() && !self.is_unwritable;
         self.inbox.rest();
     }
 
@@ -186,7 +183,7 @@ impl Connection {
     pub(super) async fn switch(mut self) -> Option<Switched> {
         let written = poll_fn(|cx| self.poll_upload(cx));
         timeout(LET_GO, written).await.ok()?;
-        self.unwritable.is_none().then(|| Switched {
+        (!self.is_unwritable).then(|| Switched {
             early: self.inbox.buf.freeze(),
             io: self.io,
         })

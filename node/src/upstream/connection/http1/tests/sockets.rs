@@ -1,5 +1,6 @@
 //! A connection against workers on real sockets that do as they like.
 
+use std::io::Write as _;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -185,6 +186,21 @@ async fn an_answer_before_the_end_of_the_request_is_seen() {
         );
         drop(serving.await.expect("served"));
     }
+}
+
+/// The worker answered and closed the connection while the request was being written, of which the runtime knows nothing
+/// when writing fails.
+#[tokio::test]
+async fn an_answer_is_seen_also_where_writing_fails_before_it_can_be_read() {
+    let (mut connection, worker) = pair().await;
+    worker.set_zero_linger().expect("an open socket");
+    let mut worker = worker.into_std().expect("an open socket");
+    worker.write_all(SMALL.as_bytes()).expect("room");
+    drop(worker);
+    let response = send(&mut connection, small()).await.expect("answered");
+    let read = body_of(&mut connection, &mut response.into_body()).await;
+    assert_eq!(read.expect("whole"), b"ok");
+    assert!(!is_reusable_now(&mut connection));
 }
 
 /// What becomes of a request, in a word.
