@@ -27,9 +27,9 @@ pub enum ClientBody {
     Http2(Http2Body),
 }
 
-/// For how many bytes, and how long, a body of HTTP/2 is taken that nobody reads any more: until nothing more has come for
-/// a while, and at the latest then.
-const LINGER_BYTES: usize = 32 * 1024 * 1024;
+/// For how many bytes a body is taken that nobody reads any more.
+pub(super) const LINGER_BYTES: usize = 32 * 1024 * 1024;
+/// For how long, over HTTP/2: until nothing more has come for a while, and at the latest then.
 const LINGER_SILENCE: Duration = Duration::from_secs(5);
 const LINGER: Duration = Duration::from_secs(30);
 

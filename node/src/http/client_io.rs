@@ -16,13 +16,13 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Sleep, sleep, timeout};
 
+use super::client_body::LINGER_BYTES;
 use super::progress::{InProgress, Progress};
 
 /// How often a client with unread bytes is looked at. Without unread bytes the kernel's event is enough.
 const UNREAD_POLL: Duration = Duration::from_millis(50);
-/// How long, and for how many bytes, a client is listened to after the last answer.
+/// How long, up to [`LINGER_BYTES`], a client is listened to after the last answer.
 const LINGER: Duration = Duration::from_secs(1);
-const LINGER_BYTES: usize = 256 * 1024;
 
 /// The client's socket as hyper sees it.
 #[derive(Debug)]
@@ -280,6 +280,21 @@ mod tests {
         client.write_all(b"\n").await.expect("extra byte");
         io.socket.readable().await.expect("readable");
         assert_notices(client, socket).await;
+    }
+
+    #[tokio::test]
+    async fn a_body_that_nobody_reads_resets_no_connection() {
+        let (mut client, io, socket) = pair().await;
+        let ending = async {
+            socket.linger().await;
+            drop((io, socket));
+        };
+        let sending = async {
+            client.write_all(&vec![0; 4 << 20]).await.expect("taken");
+            client.read_to_end(&mut Vec::new()).await.expect("an end");
+            drop(client);
+        };
+        tokio::join!(ending, sending);
     }
 
     #[tokio::test]
