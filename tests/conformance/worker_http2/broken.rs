@@ -2,6 +2,7 @@
 
 use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
 use grapevine_tests::http1::{self};
+use grapevine_tests::wait::{LIMIT, eventually};
 
 use crate::errors::assert_error;
 use crate::h2_floods::{CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, frame};
@@ -145,6 +146,39 @@ async fn a_burst_of_small_events_passes() {
         assert_eq!(outcome.events.len(), 1 + EVENTS + 1);
     }
     assert_eq!(workers[0].asked(), [(0, 1), (0, 3), (0, 5)]);
+}
+
+/// The end of an answer may come in a frame behind all of its bytes, after which a client of HTTP/1.1 waits for nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_whole_with_the_last_byte_that_its_head_promised() {
+    const SCRIPT: &[Say] = &[Say::Frames(|stream| {
+        let events = b"data: {\"choices\":[]}\n\ndata: [DONE]\n\n";
+        let length = events.len().to_string();
+        let mut block = head_block("text/event-stream");
+        block.extend([0x0f, 0x0d, u8::try_from(length.len()).expect("short")]);
+        block.extend(length.as_bytes());
+        [
+            frame(HEADERS, END_HEADERS, stream, &block),
+            frame(DATA, 0, stream, events),
+            frame(DATA, END_STREAM, stream, b""),
+        ]
+        .concat()
+    })];
+    let (house, workers) = scripted(&[SCRIPT]).await;
+    for _ in 0..2 {
+        let outcome = chat::stream(house.data(), &of_model(0, streamed("whole", 9))).await;
+        assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");
+    }
+    assert_eq!(workers[0].asked(), [(0, 1), (0, 3)], "one connection");
+    let admin = house.cluster.replicas[0].admin();
+    eventually(LIMIT, "both have succeeded", async || {
+        let metrics = admin.metrics().await;
+        let ended = metrics.sum("grapevine_requests_total", "outcome=\"success\"");
+        (ended == 2.0)
+            .then_some(())
+            .ok_or_else(|| format!("{ended}"))
+    })
+    .await;
 }
 
 /// Answers that are not valid in HTTP/2, or do not reach their end.

@@ -484,8 +484,10 @@ impl Drop for Relay {
         }
         // Without a connection the stream was looking for another worker.
         let read = self.held.is_none() && self.connection.is_some();
-        if read && self.body.is_end_stream() {
-            // hyper asks for no more once as many bytes are there as the head promised.
+        let has_all = self.body.is_end_stream() || self.body.length() == Some(0);
+        if read && has_all {
+            // The server asks for no more once as many bytes are there as the head promised. Over HTTP/2 the end may come
+            // behind them, in a frame of its own.
             self.finish();
         } else {
             // hyper drops a body that it cannot deliver: the client left, mostly.
