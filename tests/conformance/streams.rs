@@ -120,8 +120,13 @@ async fn a_stream_cut_after_its_first_event_ends_with_one_error_event() {
     );
     let broken = std::mem::discriminant(&Ending::ErrorEvent(Value::Null));
     let metrics = house.cluster.replicas[0].admin().metrics().await;
-    let counted = metrics.sum("grapevine_requests_total", "worker_broke");
-    assert_eq!(counted, f64::from(seen[&broken]), "{seen:?}");
+    for (name, label) in [
+        ("grapevine_requests_total", "worker_broke"),
+        ("grapevine_errors_total", "upstream_broke"),
+    ] {
+        let counted = metrics.sum(name, label);
+        assert_eq!(counted, f64::from(seen[&broken]), "{name}: {seen:?}");
+    }
 }
 
 /// A client that got the beginning of an event cannot be told to forget it, so it gets none: what it reads are whole events,

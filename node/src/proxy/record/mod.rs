@@ -440,6 +440,16 @@ impl Record {
         self.metrics.refusals.own_error(kind);
     }
 
+    /// The router's own error is the last event of a stream. A time limit, and the end of this replica, are outcomes of
+    /// their own: who adds these up with errors would count them twice.
+    pub fn ends_stream(&mut self, kind: ErrorKind, event: &Bytes) {
+        self.bytes_out += event.len() as u64;
+        match kind {
+            ErrorKind::UpstreamBroke => self.count_error(kind),
+            _ => self.error = Some(kind),
+        }
+    }
+
     /// The router's own error is what the client gets.
     pub fn own_error(&mut self, error: &ApiError) {
         self.own_error_as(error, error.kind.status());

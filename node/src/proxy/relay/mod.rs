@@ -428,6 +428,9 @@ impl Relay {
             _ => broke("the worker's answer broke off"),
         };
         let words = self.words(&error);
+        if let Some(words) = &words {
+            self.record.ends_stream(error.kind, words);
+        }
         self.end(outcome);
         words
     }
