@@ -416,7 +416,7 @@ where
         && let Some(client) = Wire::into_io(wire)
     {
         // On the heap: the task of a connection without a tunnel must not have its room.
-        Box::pin(tunnel.run(client, &[], &front.phase, &front.metrics.refusals)).await;
+        Box::pin(tunnel.run(client, &front.phase, &front.metrics.refusals)).await;
     }
     Ok(())
 }

@@ -106,19 +106,10 @@ impl InFlight {
 
     /// Nothing runs for it any more; its prompt takes room there, and what its end shows about the worker is to come.
     pub fn holds_prompt(&mut self) {
-        let context_tokens = self.prompt_tokens;
-        self.weighs(Load {
-            context_tokens,
+        let load = Load {
+            context_tokens: self.prompt_tokens,
             ..Load::default()
-        });
-    }
-
-    /// It weighs nothing any more; what its end shows about the worker is to come.
-    pub fn weighs_nothing(&mut self) {
-        self.weighs(Load::default());
-    }
-
-    fn weighs(&mut self, load: Load) {
+        };
         self.worker.load.add(load);
         let before = std::mem::replace(&mut self.held, load);
         self.worker.load.subtract(before);

@@ -91,17 +91,16 @@ impl Tunnel {
         self.gone = gone;
     }
 
-    /// Relays to the end. `early`: what was read of the client behind its handshake.
+    /// Relays to the end.
     pub(crate) async fn run<Io>(
         mut self: Box<Self>,
         mut client: Io,
-        early: &[u8],
         phase: &Phase,
         refusals: &RefusalMetrics,
     ) where
         Io: AsyncRead + AsyncWrite + Unpin,
     {
-        let mut up = Way::of_client(early, self.watch.take());
+        let mut up = Way::of_client(self.watch.take());
         let mut down = Way::beginning_with(&self.worker.early);
         let end = tokio::select! {
             end = self.relay(&mut client, &mut up, &mut down) => end,
@@ -271,12 +270,12 @@ impl Way {
         }
     }
 
-    /// What the client says; a watched one's `early` is read before any of it waits to be written.
-    fn of_client(early: &[u8], watch: Option<Watch>) -> Self {
-        let mut way = Self::beginning_with(early);
-        way.watch = watch;
-        way.refused = way.read_to(early.len()).err();
-        way
+    /// What the client says, of which nothing has come: it has waited for the answer to its handshake.
+    fn of_client(watch: Option<Watch>) -> Self {
+        Self {
+            watch,
+            ..Self::beginning_with(&[])
+        }
     }
 
     /// What has been read is what may be written, but for a watched client.
