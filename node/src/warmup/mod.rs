@@ -152,7 +152,8 @@ impl WarmUps {
     }
 
     /// The state in which a new worker joins: warming if this replica has prompts for it, else active at once, as does
-    /// one that takes one half of a request: a prompt alone warms neither.
+    /// one that takes one half of a request: a prompt alone warms neither. Also one that joins through a replica that
+    /// leaves: its warm-up might not end, and until its time is over nobody would use it.
     /// A worker that is in use already stays in its state.
     pub fn joining_state(&self, id: &WorkerId, spec: &WorkerSpec) -> State {
         let is_new = self.parts.agent.view().worker(id).is_none();
@@ -161,7 +162,8 @@ impl WarmUps {
         if spec.state() != State::Active || !is_new || !is_needed || !is_whole {
             return spec.state();
         }
-        if !self.parts.config.look().enabled || !self.store().has_any_of(spec.models()) {
+        let is_warmed = self.parts.config.look().enabled && !self.parts.phase.is_leaving();
+        if !is_warmed || !self.store().has_any_of(spec.models()) {
             return State::Active;
         }
         let limit = u64::try_from(self.parts.config.look().limit.as_millis()).unwrap_or(u64::MAX);
@@ -213,14 +215,17 @@ fn deepest_worth_keeping(hot: &HotSet, key: &Key) -> Option<Link> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use grapevine_placement::{HeatReport, KeyBuilder, KeySettings};
     use prometheus_client::registry::Registry;
+    use tokio::sync::mpsc;
 
     use super::prompt::HotPrompt;
     use super::*;
     use crate::alone::{Alone, worker, worker_with};
     use crate::config::KvEventsConfig;
-    use crate::shutdown::Shutdown;
+    use crate::shutdown::{Shutdown, ShutdownLimits, Signal};
 
     fn key(texts: &[&str]) -> Key {
         let mut builder = KeyBuilder::new(&KeySettings::default(), "m", b"");
@@ -232,12 +237,10 @@ mod tests {
         builder.finish()
     }
 
-    /// There is no ring in which it could be looked for, and a prompt that it computed alone would warm nobody.
-    #[test]
-    fn who_takes_one_half_of_a_request_does_not_join_as_warming() {
+    /// With one prompt, for workers of model `m`.
+    fn warm_ups(shutdown: &Shutdown) -> WarmUps {
         let Alone { cluster, agent, .. } =
             Alone::new("r1", [worker(0, "m")], &KvEventsConfig::default(), 1);
-        let shutdown = Shutdown::new();
         let warm_ups = WarmUps::new(WarmUpParts {
             agent,
             cluster: Arc::new(cluster),
@@ -255,13 +258,45 @@ mod tests {
             key,
         };
         warm_ups.store().keep(prompt, &HotSet::EMPTY);
-        let joins = |role| {
-            let (id, spec) = worker_with("new", "m", |raw| raw.role = role);
-            warm_ups.joining_state(&id, &spec)
+        warm_ups
+    }
+
+    fn joins(warm_ups: &WarmUps, role: Role) -> State {
+        let (id, spec) = worker_with("new", "m", |raw| raw.role = role);
+        warm_ups.joining_state(&id, &spec)
+    }
+
+    /// There is no ring in which it could be looked for, and a prompt that it computed alone would warm nobody.
+    #[test]
+    fn who_takes_one_half_of_a_request_does_not_join_as_warming() {
+        let warm_ups = warm_ups(&Shutdown::new());
+        assert!(matches!(joins(&warm_ups, Role::Any), State::Warming { .. }));
+        assert_eq!(joins(&warm_ups, Role::Prefill), State::Active);
+        assert_eq!(joins(&warm_ups, Role::Decode), State::Active);
+    }
+
+    /// Nobody else would warm the workers that it had written as warming, and no ring would have them.
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_leaves_warms_on_and_has_nobody_join_as_warming() {
+        let shutdown = Shutdown::new();
+        let phase = shutdown.phase();
+        let warm_ups = Arc::new(warm_ups(&shutdown));
+        let run = tokio::spawn(Arc::clone(&warm_ups).run());
+        assert!(matches!(joins(&warm_ups, Role::Any), State::Warming { .. }));
+        let limits = ShutdownLimits {
+            settle: Duration::from_secs(5),
+            drain: Duration::from_secs(60),
         };
-        assert!(matches!(joins(Role::Any), State::Warming { .. }));
-        assert_eq!(joins(Role::Prefill), State::Active);
-        assert_eq!(joins(Role::Decode), State::Active);
+        let (signal, signals) = mpsc::channel(1);
+        signal.send(Signal::Terminate).await.expect("received");
+        let leaving = async {
+            phase.leaving().await;
+            tokio::time::sleep(limits.settle / 2).await;
+            assert!(!run.is_finished());
+            assert_eq!(joins(&warm_ups, Role::Any), State::Active);
+        };
+        tokio::join!(shutdown.run(limits, signals, async {}), leaving);
+        run.await.expect("it ends with the replica");
     }
 
     #[test]

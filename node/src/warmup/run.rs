@@ -49,7 +49,7 @@ pub(super) enum End {
     OutOfTime,
     /// It stopped answering; it becomes active when the time is over, unless its entry changes.
     Unhealthy,
-    /// The entry of the worker was changed, or this replica leaves.
+    /// The entry of the worker was changed, or this replica ended.
     Cancelled,
     /// It broke off by a mistake of this replica; the worker becomes active when the time is over.
     Panicked,
@@ -123,7 +123,8 @@ impl Drop for UnderWay<'_> {
 }
 
 impl WarmUps {
-    /// Warms what this replica is to warm, until it ends.
+    /// Warms what this replica is to warm, until it ends: while it drains it goes on, since no other replica would, and
+    /// the worker would stand idle.
     pub async fn run(self: Arc<Self>) {
         let mut views = self.parts.agent.watch();
         let mut under_way: BTreeMap<(WorkerId, Stamp), CancellationToken> = BTreeMap::new();
@@ -155,7 +156,7 @@ impl WarmUps {
                 });
             }
             tokio::select! {
-                () = self.parts.phase.leaving() => break,
+                () = self.parts.phase.closed() => break,
                 changed = views.changed() => if changed.is_err() { break },
                 _ = tick.tick() => self.tick(),
                 _ = tasks.join_next(), if !tasks.is_empty() => {}
