@@ -334,12 +334,7 @@ impl Link {
                 return None;
             }
         };
-        for _ in 0..received.refused {
-            self.shared.metrics.dropped("entry");
-        }
-        if received.unread > 0 {
-            self.shared.metrics.dropped("later_fields");
-        }
+        self.shared.count_left_out(&received);
         if received.header.generation != self.member.generation {
             self.shared.metrics.dropped("former_generation");
             return None;

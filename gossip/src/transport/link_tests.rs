@@ -62,6 +62,15 @@ impl Greeting {
     }
 }
 
+async fn linked(bench: &Bench) {
+    let linked = async {
+        while bench.transport.linked().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, linked).await.expect("in time");
+}
+
 /// The peer would drop all that comes later on such a connection, as of a former generation, for as long as it lasts.
 #[tokio::test]
 async fn a_dial_during_which_the_generation_is_renewed_begins_anew() {
@@ -76,12 +85,7 @@ async fn a_dial_during_which_the_generation_is_renewed_begins_anew() {
     let second = peer.greeted().await;
     assert_eq!(second.generation, GENERATION + 1);
     let second = second.answered().await;
-    let linked = async {
-        while bench.transport.linked().is_empty() {
-            tokio::task::yield_now().await;
-        }
-    };
-    timeout(LIMIT, linked).await.expect("in time");
+    linked(&bench).await;
     assert_eq!(second.close_reason(), None);
 }
 
@@ -106,4 +110,30 @@ async fn a_message_that_is_given_up_is_reset() {
     let read = read.await.expect("in time");
     let is_reset = matches!(&read, Err(ReadToEndError::Read(ReadError::Reset(_))));
     assert!(is_reset, "{read:?}");
+}
+
+/// Most entries of a later release arrive in answers.
+#[tokio::test]
+async fn what_cannot_be_read_of_an_answer_is_counted() {
+    let bench = Bench::new().await;
+    let peer = Peer::new(&bench);
+    peer.is_named_to(&bench);
+    let dialled = peer.greeted().await.answered().await;
+    let id: ReplicaId = "a".parse().expect("valid");
+    linked(&bench).await;
+    let answering = async {
+        let (mut answer, _question) = dialled.accept_bi().await.expect("asked");
+        let mut longer = Vec::new();
+        crate::frame::seal(&mut longer, 4, 5, 1, &(7_u64, "and when")).expect("fits");
+        answer.write_all(&longer).await.expect("writes");
+        answer.finish().expect("finishes");
+    };
+    let question = Message::RegistryPush(Vec::new());
+    let asking = bench.transport.request(&id, &question);
+    let both = async { tokio::join!(asking, answering).0 };
+    let answer = timeout(LIMIT, both).await.expect("in time").expect("whole");
+    assert!(matches!(answer[0].message, Some(Message::PushAck(7))));
+    let reason = "later_fields";
+    let counted = |metrics: &Metrics| metrics.drops.get_or_create(&Why { reason }).get();
+    assert_eq!(bench.count(counted), 1);
 }

@@ -487,6 +487,16 @@ impl Shared {
         }
     }
 
+    /// Counts what was not used of a frame that was.
+    fn count_left_out(&self, received: &Received) {
+        for _ in 0..received.refused {
+            self.metrics.dropped("entry");
+        }
+        if received.unread > 0 {
+            self.metrics.dropped("later_fields");
+        }
+    }
+
     /// Scores an offence found elsewhere than in chitchat's messages.
     fn strike(&self, from: &ReplicaId, address: SocketAddr, reason: Reason) {
         let refused = self.peer_table().strike(from, reason, now());

@@ -433,6 +433,8 @@ impl RegistryPlane {
         answer: Vec<Received>,
         cx: &mut Context,
     ) -> Result<bool, RequestError> {
+        // An entry that only a later release can read is in the peer's count, too.
+        let unreadable: usize = answer.iter().map(|received| received.refused).sum();
         let (theirs, alone, entries) = join(answer)?;
         let is_taken = match self.contact.reunion(alone) {
             Reunion::Merge => self.merge(peer, entries, cx).is_some(),
@@ -441,7 +443,9 @@ impl RegistryPlane {
                 self.compare(peer, Summary::of_nothing(), cx);
                 return Ok(true);
             }
-            Reunion::StartOver if entries.len() < theirs.digest.count as usize => return Ok(false),
+            Reunion::StartOver if entries.len() + unreadable < theirs.digest.count as usize => {
+                return Ok(false);
+            }
             Reunion::StartOver => self.start_over(peer, entries, cx),
             // It will ask us, and take ours.
             Reunion::PeerStartsOver => return Ok(false),

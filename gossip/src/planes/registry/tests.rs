@@ -20,6 +20,8 @@ struct Replicas {
     unix_ms: Vec<u64>,
     /// Offences that were found in an exchange.
     strikes: usize,
+    /// A worker whose entry no answer can be read of, as where a later release wrote it.
+    unreadable: Option<&'static str>,
 }
 
 impl Replicas {
@@ -31,6 +33,7 @@ impl Replicas {
             now,
             unix_ms: vec![1_000; N],
             strikes: 0,
+            unreadable: None,
         }
     }
 
@@ -141,9 +144,18 @@ impl Replicas {
         self.planes[answering].on_message(origin, message, &mut cx);
         self.strikes += strikes(&cx);
         let frames = cx.answer.iter();
-        frames
-            .map(|frame| decode(&sealed(frame)).expect("whole"))
-            .collect()
+        frames.map(|frame| self.read(frame)).collect()
+    }
+
+    fn read(&self, frame: &Message) -> Received {
+        let mut received = decode(&sealed(frame)).expect("whole");
+        if let Some(Message::SyncResponse(piece)) = &mut received.message {
+            let all = piece.entries.len();
+            let is_read = |entry: &Entry| Some(entry.id.as_str()) != self.unreadable;
+            piece.entries.retain(is_read);
+            received.refused += all - piece.entries.len();
+        }
+        received
     }
 }
 
@@ -246,6 +258,18 @@ fn who_copied_from_a_replica_that_was_away_brings_no_removed_worker_back() {
     for at in [0, 1, 2, new] {
         assert_eq!(all.workers(at), ["kept"], "{at}");
     }
+}
+
+/// Else it would ask for all of it each time, take nothing, and stay away for as long as the entry is there.
+#[test]
+fn who_was_away_takes_what_it_can_read_of_a_later_release() {
+    let mut all = apart(&[0]);
+    all.put(2, "later");
+    all.unreadable = Some("later");
+    all.now += SYNC_EVERY;
+    all.exchange(0, 2);
+    assert_eq!(all.workers(0), ["kept"]);
+    assert!(!all.planes[0].contact.is_away());
 }
 
 /// It was met by a replica that was away before it met the cluster: what it was given there comes with a warning.

@@ -315,6 +315,7 @@ pub(super) async fn request(
             }
             shared.metrics.received(kind.plane, frame.len());
             let received = wire::decode_with(&frame, &shared.kinds).map_err(judge)?;
+            shared.count_left_out(&received);
             let is_answer = |answer: &Message| answer.kind().answers(kind);
             if !received.message.as_ref().is_none_or(is_answer) {
                 return Err(lie());
