@@ -19,7 +19,8 @@ pub(super) const DEFAULT_ADMIN: &str = "http://127.0.0.1:30001";
 /// Variable with the address of another one.
 pub(super) const ADMIN_URL: &str = "GRAPEVINE_ADMIN_URL";
 
-/// Replica that gets the command; any will do, they share one view.
+// Replica that gets the command; any will do, they share one view. A plain comment: clap would show a doc comment in
+// place of the command's.
 #[derive(clap::Args)]
 pub(super) struct AdminArgs {
     /// Admin address of a replica.
@@ -41,7 +42,7 @@ pub(super) struct AdminArgs {
     pub(super) json: bool,
 }
 
-// A plain comment: clap would show a doc comment in place of the command's.
+// As above.
 #[derive(clap::Args)]
 pub(super) struct CaArg {
     /// Authority (PEM) that signed the certificate of an https admin address [default: those of the system].

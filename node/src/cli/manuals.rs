@@ -10,7 +10,7 @@ use clap_complete::Shell;
 use super::show::print_line;
 use super::{Cli, Failure};
 
-/// Arguments of `man`.
+/// Writes manual pages, one for each command.
 #[derive(clap::Args)]
 pub struct ManArgs {
     /// Folder for the pages; made if it is missing, pages of the same name are replaced.
@@ -18,7 +18,7 @@ pub struct ManArgs {
     pub(super) out: PathBuf,
 }
 
-/// Arguments of `completions`.
+/// Prints completions for a shell, as `source <(grapevine completions bash)` reads them.
 #[derive(clap::Args)]
 pub struct CompletionsArgs {
     /// The shell that is to complete

@@ -99,43 +99,26 @@ Exit codes:
     )
 }
 
-/// The commands.
+/// The commands. What each does is said once, at its arguments: a doc comment here would take the place of all of it.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Run a router replica.
     #[command(alias = "launch")]
     Serve(Box<ServeArgs>),
-    /// Show the cluster: replicas, workers, agreement.
     Status(StatusArgs),
-    /// Show the cluster live, in a terminal.
     Top(TopArgs),
-    /// Look for what should be mended, in a running cluster or a configuration, and say how.
     Doctor(DoctorArgs),
-    /// Show what became of replicas and workers, in order.
     Events(EventsArgs),
-    /// List, add, drain or remove workers.
     Workers(WorkersArgs),
-    /// Register a worker for as long as it runs, beside it or around its command.
     Register(Box<RegisterArgs>),
-    /// List or lift marks of requests that no worker gets, because two ended while they had it.
     Quarantine(QuarantineArgs),
-    /// Show what the workers' caches hold.
     Cache(CacheArgs),
-    /// Have a replica read its configuration again.
     Config(ConfigArgs),
-    /// Show where a request would go, and why, without sending it.
     Explain(ExplainArgs),
-    /// Send load to any OpenAI endpoint and measure the answers; or to two in turn, and compare them.
     Bench(Box<grapevine_bench::cli::BenchArgs>),
-    /// Make the certificates by which replicas know each other.
     Ca(CaArgs),
-    /// Make keys for clients, and check the file that lists them.
     Keys(KeysArgs),
-    /// Ask a URL once; exits 0 for a 2xx. For health checks of containers without a shell.
     Probe(ProbeArgs),
-    /// Write manual pages, one for each command.
     Man(ManArgs),
-    /// Print completions for a shell, as `source <(grapevine completions bash)` reads them.
     Completions(CompletionsArgs),
     /// Fake workers, replay, balancer and demo: no router code in them.
     #[cfg(feature = "testbed")]

@@ -7,7 +7,7 @@ use url::Url;
 use super::Failure;
 use super::client::{chain, http_client};
 
-/// Arguments of `probe`.
+/// Asks a URL once; exits 0 for a 2xx. For health checks of containers without a shell.
 #[derive(clap::Args)]
 pub struct ProbeArgs {
     /// What to ask, as http://HOST:PORT/PATH

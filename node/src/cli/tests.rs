@@ -310,6 +310,67 @@ fn flags_of_lists_take_several_values() {
     assert_eq!(config.listen.open_paths.len(), 4);
 }
 
+/// What stands in front of another part, such as the address of a replica, would take the place of the command's own.
+#[test]
+fn the_help_of_a_command_has_all_that_is_said_of_it() {
+    let program = Cli::command();
+    let said = |command: &clap::Command| {
+        let about = command.get_long_about().or(command.get_about());
+        about.map(ToString::to_string).unwrap_or_default()
+    };
+    for (name, words) in [
+        ("status", "Exit code 4 where something is wrong"),
+        ("top", "keys that `?` lists"),
+        ("doctor", "Nothing is changed"),
+        ("events", "which are asked, too, with the same token"),
+        ("workers", "reaches all"),
+        ("register", "renews its lease at any"),
+        ("quarantine", "lift its mark"),
+        ("cache", "that publish KV events"),
+        ("explain", "without sending it"),
+        ("bench", "latency counts from when a request was due"),
+        ("probe", "containers without a shell"),
+        ("man", "manual pages"),
+        ("completions", "completions for a shell"),
+    ] {
+        let command = program.find_subcommand(name).expect(name);
+        assert!(said(command).contains(words), "{name}: {}", said(command));
+    }
+}
+
+#[test]
+fn an_argument_that_would_change_nothing_is_refused() {
+    for (command, without) in [
+        ("top --once --width 80", "--once"),
+        (
+            "bench --url http://a:1 --against http://b:1 --rounds 3",
+            "--against http://b:1",
+        ),
+        ("bench --url http://a:1 --rate 2 --pacing even", "--rate 2"),
+        (
+            "bench --url http://a:1 --rate 2 --in-flight-max 5",
+            "--rate 2",
+        ),
+        (
+            "register --worker http://w:1 --to http://r:1 --secret-file f --show-credential",
+            "--show-credential",
+        ),
+    ] {
+        let is_taken = |line: &str| {
+            Cli::of(
+                ["grapevine"]
+                    .into_iter()
+                    .chain(line.split_whitespace())
+                    .map(Into::into),
+            )
+            .is_ok()
+        };
+        assert!(is_taken(command), "{command}");
+        let rest = command.replace(without, "");
+        assert!(!is_taken(&rest), "{rest}");
+    }
+}
+
 #[test]
 fn what_a_command_refuses_is_not_in_its_help() {
     let mut command = Cli::command();

@@ -22,7 +22,7 @@ pub struct BenchArgs {
     #[arg(long, num_args = 1.., value_delimiter = ',', value_name = "URL")]
     pub(super) against: Vec<Target>,
     /// Pairs of rounds with --against; --requests and --duration are shared out among them
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000), requires = "against")]
     pub(super) rounds: u64,
     /// Which of several URLs gets a request
     #[arg(long, value_enum, default_value = "round-robin")]
@@ -48,10 +48,16 @@ pub struct BenchArgs {
     #[arg(long, help_heading = "Load")]
     pub(super) rate: Option<f64>,
     /// Open loop: how the requests are spread over time
-    #[arg(long, value_enum, default_value = "poisson", help_heading = "Load")]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "poisson",
+        requires = "rate",
+        help_heading = "Load"
+    )]
     pub(super) pacing: Pacing,
     /// Open loop: requests (or conversations) in flight above which further ones are not sent, but counted
-    #[arg(long, default_value_t = 1_000, value_parser = count, help_heading = "Load")]
+    #[arg(long, default_value_t = 1_000, value_parser = count, requires = "rate", help_heading = "Load")]
     pub(super) in_flight_max: usize,
     /// Requests to each endpoint, after which the run ends; of several rounds each gets the same, rounded up
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), help_heading = "Load")]

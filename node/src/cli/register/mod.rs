@@ -83,10 +83,10 @@ pub struct RegisterArgs {
     #[arg(long, env = "GRAPEVINE_LEASES__SECRET", hide_env_values = true)]
     secret: Option<String>,
     /// File with that secret; it counts more than the variable.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "show_credential")]
     secret_file: Option<PathBuf>,
     /// Seconds that requests in hand may take at the end, before the worker is taken out, and its command ended, all the same.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(..=604_800))]
     drain: u64,
     /// The worker's command and its arguments; its end ends this program, with the same exit code.
     #[arg(last = true, value_name = "COMMAND")]

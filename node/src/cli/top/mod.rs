@@ -61,10 +61,10 @@ pub struct TopArgs {
     #[arg(long)]
     once: bool,
     /// Seconds between two looks.
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, conflicts_with = "once", value_parser = clap::value_parser!(u64).range(1..=3_600))]
     every: u64,
     /// With --once: columns of the text.
-    #[arg(long, value_name = "COLUMNS", default_value_t = 120, value_parser = clap::value_parser!(u16).range(20..=1_000))]
+    #[arg(long, value_name = "COLUMNS", default_value_t = 120, requires = "once", value_parser = clap::value_parser!(u16).range(20..=1_000))]
     width: u16,
     #[command(flatten)]
     admin: AdminArgs,
