@@ -58,13 +58,15 @@ pub(super) struct CaArg {
 pub(super) fn admin_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).ok().filter(is_admin);
     url.ok_or_else(|| {
-        "no admin address: write http://address:port, or https://name for a proxy that ends TLS"
+        "no admin address: write http://address:port, or https://name for a proxy that ends TLS, and no path behind it"
             .to_owned()
     })
 }
 
 fn is_admin(url: &Url) -> bool {
-    matches!(url.scheme(), "http" | "https") && !url.cannot_be_a_base()
+    // Each call has a path and a query of its own: what is here would be lost, or sent along.
+    let is_bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
+    matches!(url.scheme(), "http" | "https") && is_bare
 }
 
 /// A client of one replica's admin API.
@@ -184,9 +186,6 @@ impl AdminClient {
         body: Vec<u8>,
     ) -> Result<Value, Failure> {
         let (status, bytes) = self.exchange(method, path, query, body).await?;
-        if bytes.is_empty() {
-            return Ok(Value::Null);
-        }
         serde_json::from_slice(&bytes).map_err(|_| {
             let what = format!(
                 "{} answers, but not as a Grapevine admin port: {status}",
@@ -420,6 +419,8 @@ mod tests {
             "ftp://x",
             "https://",
             "http://",
+            "https://proxy.example/grapevine",
+            "http://10.0.0.1:30001/?a=b",
         ] {
             let error = admin_url(text).expect_err(text);
             assert!(error.contains("write http://address:port"), "{error}");
@@ -551,8 +552,10 @@ mod tests {
             found.ends_with("give it by --token or GRAPEVINE_ADMIN__TOKEN"),
             "{found}"
         );
-        let found = refused("200 OK", "<html>").await;
-        assert!(found.contains("not as a Grapevine admin port"), "{found}");
+        for other in ["<html>", ""] {
+            let found = refused("200 OK", other).await;
+            assert!(found.contains("not as a Grapevine admin port"), "{found}");
+        }
     }
 
     #[tokio::test]
