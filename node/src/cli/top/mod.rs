@@ -98,21 +98,32 @@ pub async fn top(args: TopArgs) -> Result<(), Failure> {
 /// Rows of the text of `--once`, at most.
 const ONCE_ROWS: u16 = 600;
 
-/// The view as plain text.
 fn once(app: &mut App, picture: Picture, width: u16) -> Result<(), Failure> {
-    app.is_coloured = false;
     let is_wrong = picture.headline().is_wrong;
-    let rows = u16::try_from(picture.rows_of(app.view)).unwrap_or(ONCE_ROWS);
-    app.show(picture);
-    let area = Rect::new(0, 0, width, rows.saturating_add(60).min(ONCE_ROWS));
-    let mut buffer = Buffer::empty(area);
-    views::draw_body(app, area, &mut buffer);
-    let text = views::plain(&buffer);
+    let text = text_of(app, picture, width);
     text.trim_end().lines().try_for_each(print_line)?;
     match is_wrong {
         true => Err(Failure::NotWell),
         false => Ok(()),
     }
+}
+
+/// The view as plain text.
+fn text_of(app: &mut App, picture: Picture, width: u16) -> String {
+    app.is_coloured = false;
+    let rows = u16::try_from(picture.rows_of(app.view)).unwrap_or(ONCE_ROWS);
+    app.show(picture);
+    let area = Rect::new(0, 0, width, rows.saturating_add(60).min(ONCE_ROWS));
+    let mut buffer = Buffer::empty(area);
+    views::draw_body(app, area, &mut buffer);
+    let mut text = views::plain(&buffer);
+    // The overview says by itself what it leaves out.
+    if app.view != View::Overview && text.lines().last().is_some_and(|line| !line.is_empty()) {
+        text.push_str(&format!(
+            "these are the first {ONCE_ROWS} lines: `grapevine workers list`, `status` and `events` have all\n"
+        ));
+    }
+    text
 }
 
 /// Draws at every key, answer and second.

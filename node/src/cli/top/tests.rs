@@ -257,3 +257,33 @@ fn what_is_old_does_not_look_well() {
     app.answered(Ok(picture()));
     assert!(!frame(&mut app, 120, 30).contains("not live"));
 }
+
+#[test]
+fn what_a_line_ended_with_ten_minutes_ago_is_not_said_to_be_so_now() {
+    let mut app = shown(View::Hour);
+    assert!(!frame(&mut app, 120, 40).contains("median –"));
+    let mut ended = picture();
+    let charts = ended.history["charts"].as_array_mut().expect("charts");
+    for line in charts
+        .iter_mut()
+        .filter_map(|of| of["lines"].as_array_mut())
+    {
+        let points = line.iter_mut().filter_map(|of| of["points"].as_array_mut());
+        points.for_each(|points| points.truncate(300));
+    }
+    app.show(ended);
+    let text = frame(&mut app, 120, 40);
+    assert!(text.contains("median –"), "{text}");
+}
+
+#[test]
+fn a_text_that_ends_too_early_says_so() {
+    let ends = |workers: usize| {
+        let mut many = picture();
+        let id = |n| worker(&format!("w{n}"), "good", 0.0);
+        many.workers = (0..workers).map(id).collect();
+        let mut app = App::new(View::Workers, false);
+        super::text_of(&mut app, many, 120).contains("these are the first 600 lines")
+    };
+    assert!(ends(700) && !ends(70));
+}

@@ -97,6 +97,8 @@ fn legend_of<'a>(lines: &[Value], unit: Unit, theme: Theme) -> Vec<Span<'a>> {
     let mut spans = Vec::new();
     for (line, (colour, _, dot)) in lines.iter().zip(LOOKS.iter().cycle()) {
         let latest = rows(line, "points").last();
+        // An older one says nothing of now: that of a worker that has left.
+        let latest = latest.filter(|point| point[0].as_f64().is_some_and(|ago| ago < GAP_S));
         let latest = latest.and_then(|point| point[1].as_f64());
         let latest = latest.map_or("–".to_owned(), |value| unit.written(value));
         spans.push(Span::styled(format!("{dot} "), theme.coloured(*colour)));
