@@ -31,7 +31,7 @@ section! {
             HeaderName::from_static("x-priority"),
             HeaderName::from_static("x-smg-priority"),
         ], live now;
-        /// Class of requests that name none, from clients without a key.
+        /// Class of requests that name none, from clients without a key; not above `priority_max`.
         priority: Priority = Priority::Normal, live now;
         /// Most urgent class that a client without a key may claim.
         priority_max: Priority = Priority::Normal, live now;

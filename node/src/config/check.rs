@@ -243,6 +243,17 @@ fn sizes(config: &Config, checks: &mut Checks<'_>) {
             limits.body_bytes, limits.body_bytes_total
         ),
     );
+    let admission = &config.admission;
+    checks.refuse_if(
+        admission.priority > admission.priority_max,
+        "admission",
+        "priority",
+        format!(
+            "{} is more urgent than admission.priority_max, {}, which no request without a key goes beyond",
+            admission.priority.as_str(),
+            admission.priority_max.as_str()
+        ),
+    );
     let cache = &config.cache;
     checks.refuse_if(
         cache.entry_bytes > cache.bytes,

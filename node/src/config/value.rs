@@ -167,9 +167,8 @@ macro_rules! integers {
 integers! {
     u8, "COUNT", "a whole number from 0 to 255";
     u16, "PORT", "a whole number from 0 to 65535";
-    u32, "COUNT", "a whole number";
-    u64, "COUNT", "a whole number";
-    usize, "COUNT", "a whole number";
+    u32, "COUNT", "a whole number from 0 to 4294967295";
+    u64, "COUNT", "a whole number, 0 or more";
 }
 
 /// Counts of at least one.

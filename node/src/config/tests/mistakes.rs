@@ -94,6 +94,12 @@ fn mistakes_are_named_with_place_and_remedy() {
         ],
     );
     check(
+        "[limits]\nrequests = 5_000_000_000",
+        &[
+            "g.toml:2:12: limits.requests: expected a whole number from 0 to 4294967295, found 5000000000",
+        ],
+    );
+    check(
         "[limits]\nmemory = \"1KiB\"",
         &["g.toml:2:10: limits.memory: must be \"1MiB\" to \"16384GiB\", found \"1KiB\""],
     );
@@ -309,6 +315,11 @@ fn sections_must_fit_together() {
         "[limits]\nbody_bytes = \"64MiB\"\nbody_bytes_total = \"32MiB\"",
         "g.toml:2:14: limits.body_bytes: 64MiB for one body is more than \
          limits.body_bytes_total, 32MiB for all",
+    );
+    check(
+        "[admission]\npriority = \"high\"",
+        "g.toml:2:12: admission.priority: high is more urgent than admission.priority_max, normal, which no request \
+         without a key goes beyond",
     );
     check(
         "[tls]\ncert = \"a.pem\"",
