@@ -183,6 +183,11 @@ async fn a_worker_is_found_by_its_address_where_no_other_has_it() {
     assert_eq!(remove("gpu-8").await, 200);
     assert_eq!(remove(address).await, 200);
     assert_eq!(remove("gpu-7").await, 404, "it is gone");
+    add("gpu-9").await;
+    let path = format!("/remove_worker?url={address}");
+    let removed = http1::exchange(admin, "POST", &path, &[], b"").await;
+    assert_eq!(removed.head.status, 200, "{}", removed.text());
+    assert_eq!(remove("gpu-9").await, 404, "it is gone");
     house.close().await;
 }
 

@@ -499,8 +499,8 @@ impl Admin {
     }
 
     pub(super) async fn remove_worker_at(&self, url: String) -> Result<Answer, ApiError> {
-        let id = WorkerId::from_url(&url).map_err(|error| wrong_worker(&error))?;
-        self.remove_worker(id.as_str()).await
+        WorkerId::from_url(&url).map_err(|error| wrong_worker(&error))?;
+        self.remove_worker(&self.named(&url)).await
     }
 
     /// vllm-router's answer, `{"urls": [...]}`, in pages as those of `GET /workers`.
