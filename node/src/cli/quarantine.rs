@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 use reqwest::Method;
+use serde_json::Value;
 
 use super::client::{AdminArgs, AdminClient};
 use super::failure::Failure;
@@ -82,11 +83,19 @@ pub async fn quarantine(args: QuarantineArgs) -> Result<(), Failure> {
             if admin.json {
                 return print_json(&answer);
             }
-            print_line(&format!(
-                "{} lifted here; the other replicas follow within seconds",
-                field(&answer, "lifted")
-            ))
+            print_line(&told(&answer))
         }
+    }
+}
+
+/// What became of it. Of marks that this replica does not know, the others hear nothing.
+fn told(answer: &Value) -> String {
+    match answer["lifted"].as_u64() {
+        Some(0) => "nothing is marked at this replica, so nothing was lifted; each replica lists what it knows".to_owned(),
+        _ => format!(
+            "{} lifted here; the other replicas follow within seconds",
+            field(answer, "lifted")
+        ),
     }
 }
 
@@ -104,6 +113,13 @@ async fn list(admin: &AdminArgs) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn that_nothing_was_lifted_is_said() {
+        let told = |lifted: u64| told(&serde_json::json!({ "lifted": lifted }));
+        assert!(told(0).contains("nothing was lifted"), "{}", told(0));
+        assert!(told(2).starts_with("2 lifted here; the other replicas"));
+    }
 
     #[test]
     fn what_is_no_hash_lifts_nothing() {

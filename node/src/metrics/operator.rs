@@ -5,7 +5,7 @@ use super::{Counter, Family, ReasonLabels, ResultLabels, metrics};
 metrics! {
     /// Operators.
     pub OperatorMetrics {
-        config_reloads: Family<ResultLabels, Counter>, "config_reloads", "Readings of the configuration at SIGHUP";
+        config_reloads: Family<ResultLabels, Counter>, "config_reloads", "Readings of the configuration, at SIGHUP or by an operator";
         admin_refusals: Family<ReasonLabels, Counter>,
             "admin_refusals", "Requests that the admin and Prometheus ports refused";
     }
