@@ -14,6 +14,7 @@ use crate::cli::show::print_line;
 pub(super) fn init(store: &Store, days: u16, force: bool) -> Result<(), Failure> {
     let made = identity::create_for(store.new_cluster(), Term::days(days)).map_err(refused)?;
     fs::create_dir_all(&store.dir).map_err(|error| unwritable(&store.dir, &error))?;
+    let _locked = store.locked()?;
     let (cert, key, revoked) = (store.ca(), store.ca_key(), store.revoked());
     vacant(&[&cert, &key, &store.old_key(), &revoked], force)?;
     let nobody = store.list_of(&made.cert_pem, &[&made.key_pem], &BTreeMap::new())?;
@@ -41,6 +42,7 @@ pub(super) fn issue(
         let what = format!("a replica cannot be called {name}: its files would be the authority's");
         return Err(Failure::Usage(what));
     }
+    let _locked = store.locked()?;
     let ca = read(&store.ca())?;
     let ca_key = read(&store.ca_key())?;
     let cluster = store.cluster(&ca)?;

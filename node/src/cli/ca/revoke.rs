@@ -19,6 +19,7 @@ pub(super) fn revoke(
     serials: Vec<Serial>,
     former: bool,
 ) -> Result<(), Failure> {
+    let _locked = store.locked()?;
     store.cluster(&read(&store.ca())?)?;
     let mut all: BTreeSet<Serial> = serials.into_iter().collect();
     for replica in replicas {

@@ -11,6 +11,7 @@ use crate::cli::show::print_line;
 
 /// Makes a new authority; `ca.pem` holds it and the old one from now on.
 pub(super) fn begin(store: &Store, days: u16) -> Result<(), Failure> {
+    let _locked = store.locked()?;
     let (old, old_key) = (read(&store.ca())?, read(&store.ca_key())?);
     let cluster = store.cluster(&old)?;
     if store.old_key().exists() {
@@ -53,6 +54,7 @@ pub(super) fn begin(store: &Store, days: u16) -> Result<(), Failure> {
 
 /// Drops the old authority.
 pub(super) fn finish(store: &Store, force: bool) -> Result<(), Failure> {
+    let _locked = store.locked()?;
     let (bundle, key) = (read(&store.ca())?, read(&store.ca_key())?);
     store.cluster(&bundle)?;
     let authorities = identity::certificates_in("ca.pem", &bundle).map_err(refused)?;

@@ -58,6 +58,14 @@ impl Store {
         self.dir.join(format!("{replica}.key"))
     }
 
+    /// Held while files are changed. Of two that write at once, each would write the list of what was issued without the
+    /// other's lines, and what is not in it cannot be revoked. Where the system has no locks, nothing is waited for.
+    pub(super) fn locked(&self) -> Result<fs::File, Failure> {
+        let dir = fs::File::open(&self.dir).map_err(|error| unreadable(&self.dir, &error))?;
+        let _ = dir.lock();
+        Ok(dir)
+    }
+
     /// The name for a new authority.
     pub(super) fn new_cluster(&self) -> &str {
         self.cluster_id.as_deref().unwrap_or("grapevine")

@@ -350,3 +350,22 @@ fn the_list_of_another_authority_is_not_taken_for_ours() {
     let again = revoke(&ours, &names(&["r1"]), Vec::new(), false);
     is_refused(again.expect_err("refused").to_string());
 }
+
+#[test]
+fn what_is_issued_at_once_is_all_in_the_list() {
+    let (_dir, store) = with(&[]);
+    let replicas: Vec<String> = (1..=8).map(|number| format!("r{number}")).collect();
+    std::thread::scope(|scope| {
+        let issuing = replicas.iter().map(|replica| {
+            let store = &store;
+            scope.spawn(move || issue(store, std::slice::from_ref(replica), LEAF_DAYS, false))
+        });
+        for issued in issuing.collect::<Vec<_>>() {
+            issued.join().expect("no panic").expect("a certificate");
+        }
+    });
+    let issued = store.issued().expect("a list");
+    let mut listed: Vec<String> = issued.into_iter().map(|one| one.replica).collect();
+    listed.sort();
+    assert_eq!(listed, replicas);
+}
