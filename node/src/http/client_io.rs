@@ -1,6 +1,6 @@
-//! The client's socket: bytes for hyper, and the answer to "is the client still there?" for the handler.
+//! The client's socket: bytes for its server, and the answer to "is the client still there?" for the handler.
 //!
-//! hyper alone misses a client that leaves after it sent one byte too many (a stray newline, a pipelined
+//! A server alone misses a client that leaves after it sent one byte too many (a stray newline, a pipelined
 //! request): it stops reading until the answer is written, so neither FIN nor RST is seen, and the worker
 //! goes on generating for nobody. The socket's readiness shows it, whatever is unread. Hence the shared socket.
 
@@ -24,7 +24,7 @@ const UNREAD_POLL: Duration = Duration::from_millis(50);
 /// How long, up to [`LINGER_BYTES`], a client is listened to after the last answer.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The client's socket as hyper sees it.
+/// The client's socket as its server sees it.
 #[derive(Debug)]
 pub struct ClientIo {
     /// Reads through tokio's own half: it knows that a short read leaves nothing to try again for.

@@ -1,7 +1,7 @@
 //! Which headers go on to a worker, and which come back to the client.
 //!
 //! Hop-by-hop headers (RFC 9110, section 7.6.1) and everything that `Connection` names stay here; framing is
-//! rebuilt by hyper; internal headers never leave or enter from outside.
+//! built anew; internal headers never leave or enter from outside.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 

@@ -1,8 +1,8 @@
 //! TLS on the data port: the certificate in use, and the handshake.
 //!
 //! Under TLS lies the same [`ClientIo`]: a client that takes no byte is cut by the same limit, and its leaving
-//! is seen on the same socket. A client that says close_notify and keeps its socket open is seen by hyper,
-//! which reads ahead; not if it sent more than its request before, for then the alert lies behind what nobody
+//! is seen on the same socket. A client that says close_notify and keeps its socket open is seen by its
+//! server, which reads ahead; not if it sent more than its request before, for then the alert lies behind what nobody
 //! reads. Its socket's end is seen all the same.
 
 use std::io;

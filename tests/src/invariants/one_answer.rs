@@ -17,7 +17,7 @@ pub(super) fn for_every_request(workers: &[FakeWorker]) {
     }
     for (id, mut entries) in by_id {
         entries.sort_by_key(|entry| entry.start_us);
-        let is_answer = |entry: &&Entry| entry.leg != Some(Leg::Prefill);
+        let is_answer = |entry: &&Entry| entry.leg != Some(Leg::Prefill) && !looks_for(entry);
         let not_given_up = |entry: &&Entry| !is_given_up(entry, &entries);
         let answers = entries.iter().filter(is_answer).filter(not_given_up);
         let answers: Vec<&Entry> = answers.collect();
@@ -55,6 +55,12 @@ fn is_given_up(answer: &Entry, entries: &[Entry]) -> bool {
         && answer.tokens == 0
         && !answer.complete
         && entries.iter().any(is_refused)
+}
+
+/// Whether it asked if the worker has a response: many workers are asked at once for the sake of one request, and one may
+/// read that after another has answered the request.
+fn looks_for(entry: &Entry) -> bool {
+    entry.method == "GET" && entry.path.starts_with("/v1/responses/")
 }
 
 /// Workers that broke off before this one was asked; 0 for a request from its beginning.

@@ -91,7 +91,7 @@ pub struct BenchArgs {
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000), help_heading = "Requests")]
     pub(super) turns: Option<u64>,
     /// Answer length in tokens [default: 16, and with --bodies what each body asks for]
-    #[arg(long, help_heading = "Requests")]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Requests")]
     pub(super) max_tokens: Option<u32>,
     /// Ask for plain answers instead of streams
     #[arg(long, help_heading = "Requests")]

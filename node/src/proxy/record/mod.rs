@@ -472,7 +472,7 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        // A handler that is dropped before it answered: hyper saw the client leave, mostly.
+        // A handler that is dropped before it answered: the server saw the client leave, mostly.
         let outcome = self.abandoned();
         if self.ended.is_none() && outcome == Outcome::Error {
             self.status = Some(StatusCode::INTERNAL_SERVER_ERROR);

@@ -1,8 +1,8 @@
 //! From the first byte to the client to the last: the body of a relayed answer.
 //!
 //! Everything that a request holds travels inside this body (connection, in-flight count, record), so every
-//! way out releases all of it: the answer's end, the worker's failure, the client's leaving. hyper polls the
-//! body only when the client can take more, and only a poll reads from the worker: that is the back-pressure.
+//! way out releases all of it: the answer's end, the worker's failure, the client's leaving. The server polls
+//! the body only when the client can take more, and only a poll reads from the worker: that is the back-pressure.
 //! `movable` has the streams that go on from another worker.
 
 mod first;
@@ -493,7 +493,7 @@ impl Drop for Relay {
             // behind them, in a frame of its own.
             self.finish();
         } else {
-            // hyper drops a body that it cannot deliver: the client left, mostly.
+            // The server drops a body that it cannot deliver: the client left, mostly.
             self.end(self.record.abandoned());
         }
     }
