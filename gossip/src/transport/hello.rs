@@ -46,6 +46,8 @@ pub(super) enum DialError {
     OtherCluster(String),
     #[error("it calls itself `{0}`, but its certificate does not name it")]
     WrongName(ReplicaId),
+    #[error("another replica has its address now: {0}")]
+    Another(String),
     #[error("another process runs under this replica's id `{0}`; ids must be unique in a cluster")]
     Duplicate(ReplicaId),
     #[error("{by} keeps another process under this replica's id instead, at {}", .kept.address)]
@@ -87,7 +89,7 @@ impl DialError {
             Self::Ended(_) => "expired_certificate",
             Self::Refused(_) | Self::OwnRevoked => "own_certificate_refused",
             Self::OtherCluster(_) => "other_cluster",
-            Self::WrongName(_) => "wrong_name",
+            Self::WrongName(_) | Self::Another(_) => "wrong_name",
             Self::Duplicate(_) => "duplicate_id",
             Self::Twin { .. } => "twin",
             Self::Outrun { .. } => "outrun",
@@ -147,7 +149,10 @@ pub(super) async fn dial(
             .connect_with(shared.identity.client(), address, &name)
             .map_err(|error| DialError::Local(error.to_string()))?;
         // Until here anybody on the path can end the attempt, with any reason: it proves nothing.
-        let connection = connecting.await.map_err(|error| explain(&error, shared))?;
+        let connection = connecting.await.map_err(|error| match expected {
+            Some(_) => another(&error).unwrap_or_else(|| explain(&error, shared)),
+            None => explain(&error, shared),
+        })?;
         match greet(shared, &connection, address).await {
             Ok(dialled) => Ok(dialled),
             Err(Some(error)) => {
@@ -414,6 +419,19 @@ fn proven(
     expected.cloned().or_else(named)
 }
 
+/// Whether a certificate of this cluster's authority names another replica than the one that was dialled.
+fn another(error: &ConnectionError) -> Option<DialError> {
+    match error {
+        ConnectionError::TransportError(found)
+            if alert(found.code.into()) == Some(BAD_CERTIFICATE)
+                && found.reason.contains("not valid for name") =>
+        {
+            Some(DialError::Another(found.reason.clone()))
+        }
+        _ => None,
+    }
+}
+
 /// What an ended connection shows about the other side. For operators: nothing of it is proven.
 fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
     match error {
@@ -521,6 +539,8 @@ const OF_CERTIFICATES: [u64; 9] = [
     51,
     116,
 ];
+/// Also of a certificate for another name, which TLS finds when the authority is the right one.
+const BAD_CERTIFICATE: u64 = 42;
 const CERTIFICATE_REVOKED: u64 = 44;
 /// Also for one that has not begun: TLS has one alert for both (RFC 8446, 6.2).
 const CERTIFICATE_EXPIRED: u64 = 45;

@@ -119,7 +119,9 @@ fn broken(shared: &Shared, from: SocketAddr, error: &ConnectionError) {
     if !shared.log_limit.due((from.ip(), 0).into(), "refused") {
         return;
     }
-    if why == Broken::Certificate {
+    if why == Broken::Certificate && matches!(error, ConnectionError::ConnectionClosed(_)) {
+        tracing::warn!(address = %from, %error, "a caller does not take this replica's certificate: it looks for another replica at this address, or is of another cluster");
+    } else if why == Broken::Certificate {
         tracing::warn!(address = %from, %error, "refused a connection; a certificate of this cluster's authority is needed");
     } else {
         tracing::warn!(address = %from, %error, "refused a connection; it is not one of a Grapevine replica of this protocol");

@@ -229,16 +229,18 @@ async fn a_seed_that_is_no_replica_hangs_nothing() {
     serving.abort();
 }
 
+/// Of a replica that is killed by ending it.
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("runtime")
+}
+
 /// Without keys derived from the certificate a restart would be noticed after the idle timeout of 5 s.
 #[test]
 fn a_killed_replica_that_restarts_is_noticed_by_reset() {
-    let runtime = || {
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("runtime")
-    };
     let authority = authority();
     let (here, there) = (runtime(), runtime());
     let a = here.block_on(start(&authority, "a", &[]));
@@ -309,4 +311,33 @@ async fn a_cluster_of_one_needs_no_network() {
     assert_eq!(view.workers().len(), 1, "all in one view");
     assert_eq!(view.workers()[0].id, ids[3]);
     agent.shutdown().await;
+}
+
+/// A dead replica's place was given to another one: it is a peer, under its own name.
+#[test]
+fn another_replica_at_the_address_of_a_dead_one_is_no_stranger() {
+    let authority = authority();
+    let (here, there) = (runtime(), runtime());
+    let a = here.block_on(start(&authority, "a", &[]));
+    let b = there.block_on(start(&authority, "b", &[a.seed()]));
+    here.block_on(a.sees_live(2));
+    let address = b.address();
+    drop(b);
+    there.shutdown_timeout(LIMIT);
+    let again = runtime();
+    let c = issue(&authority, "demo", "c");
+    let _c = again.block_on(Running::start_at(address, c, &[a.seed()]));
+    here.block_on(async {
+        a.counts("gossip_handshakes_total{reason=\"wrong_name\"}", 1)
+            .await;
+        a.sees("c alive and b dead", |view| {
+            let live = view.replicas().iter().filter(|replica| replica.live);
+            live.map(|replica| replica.id.as_str()).eq(["a", "c"])
+        })
+        .await;
+    });
+    assert_eq!(
+        a.count("gossip_handshakes_total{reason=\"foreign_certificate\"}"),
+        0
+    );
 }

@@ -18,7 +18,7 @@ use super::about::ModelView;
 use super::links::Unheard;
 use super::page::{PAGE, Page};
 use crate::api::cards::Card;
-use crate::cluster::Fleet;
+use crate::cluster::{Absent, Fleet, Liveness};
 use crate::discovery::LostSource;
 use crate::kv_events::EngineView;
 use crate::page::history::minute::Minute;
@@ -141,6 +141,8 @@ struct ReplicaView {
     ready: bool,
     /// Told to end: it finishes what it has.
     leaving: bool,
+    /// Why it troubles nobody that it is not alive: `joining` or `replaced`.
+    absent: Option<&'static str>,
     generation: u64,
     /// None where it has no certificates, and does not gossip.
     gossip: Option<String>,
@@ -314,10 +316,11 @@ impl From<Twin> for TwinView {
 }
 
 impl ReplicaView {
-    fn of(replica: &ReplicaInfo, lasts: Option<Duration>, link: PeerLink) -> Self {
+    fn of(replica: &ReplicaInfo, liveness: &Liveness, view: &View, link: PeerLink) -> Self {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
-            for_s: lasts.map(|lasts| lasts.as_secs()),
+            for_s: liveness.lasts(replica).map(|lasts| lasts.as_secs()),
+            absent: liveness.absent(replica, view).map(Absent::as_str),
             heard_ms: link.heard.map(ms),
             round_trip_ms: link.round_trip.map(|time| time.as_secs_f64() * 1e3),
             certificate_days: link.certificate_ends.map(days_until),
@@ -451,7 +454,7 @@ impl Admin {
             if replica.id == *self.agent.replica() {
                 link.certificate_ends = self.agent.certificate_ends();
             }
-            ReplicaView::of(replica, self.cluster.liveness().lasts(replica), link)
+            ReplicaView::of(replica, self.cluster.liveness(), view, link)
         });
         replicas.collect()
     }

@@ -54,8 +54,9 @@ enum Action {
     Drain(Drain),
     /// Takes a drain back, or ends a warm-up: the worker gets requests again, unless its own source drains it.
     Activate {
-        /// Id or address of the worker.
-        worker: String,
+        /// Ids or addresses of the workers.
+        #[arg(value_name = "WORKER", required = true)]
+        workers: Vec<String>,
         #[command(flatten)]
         admin: AdminArgs,
     },
@@ -140,22 +141,14 @@ pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
         }
         Action::Add(args) => add(args).await,
         Action::Drain(args) => drain(args).await,
-        Action::Activate { worker, admin } => {
+        Action::Activate { workers, admin } => {
             let client = AdminClient::new(&admin)?;
-            let path = ["workers", &worker];
-            let body = json!({ "state": "active" }).to_string().into_bytes();
-            let answer = client.call(Method::PATCH, &path, &[], body).await?;
-            if answer.get("state").and_then(Value::as_str) == Some("draining") {
-                if admin.json {
-                    print_json(&answer)?;
-                }
-                return Err(Failure::Refused(format!(
-                    "not active: {} still drains, because its source says so (a pod that is not ready, a lease that \
-                     expired); `grapevine workers list` names the source",
-                    field(&answer, "id")
-                )));
+            let mut answers = Vec::new();
+            let activated = activate(&client, &workers, &admin, &mut answers).await;
+            if admin.json {
+                print_answers(&workers, &answers)?;
             }
-            report("active:", &answer, &admin)
+            activated
         }
         Action::Remove { worker, admin } => {
             let client = AdminClient::new(&admin)?;
@@ -241,12 +234,7 @@ async fn drain(args: Drain) -> Result<(), Failure> {
     let mut answers = Vec::new();
     let begun = begin_drains(&client, &workers, &admin, &mut answers).await;
     if admin.json {
-        // What was drained stays so, whatever became of the others.
-        match answers.as_slice() {
-            [] => {}
-            [answer] if workers.len() == 1 => print_json(answer)?,
-            answers => print_json(&json!({ "workers": answers }))?,
-        }
+        print_answers(&workers, &answers)?;
     }
     begun?;
     if !wait {
@@ -254,6 +242,43 @@ async fn drain(args: Drain) -> Result<(), Failure> {
     }
     let limit = timeout.map(Duration::from_secs);
     super::drain::wait(&client, &workers, limit, admin.json).await
+}
+
+/// What the cluster answers of some workers; what was done stays so, whatever became of the others.
+fn print_answers(workers: &[String], answers: &[Value]) -> Result<(), Failure> {
+    match answers {
+        [] => Ok(()),
+        [answer] if workers.len() == 1 => print_json(answer),
+        answers => print_json(&json!({ "workers": answers })),
+    }
+}
+
+/// Activates one after the other, up to the first that fails, and gathers what the cluster answers.
+async fn activate(
+    client: &AdminClient,
+    workers: &[String],
+    admin: &AdminArgs,
+    answers: &mut Vec<Value>,
+) -> Result<(), Failure> {
+    for worker in workers {
+        let path = ["workers", worker];
+        let body = json!({ "state": "active" }).to_string().into_bytes();
+        let answer = client.call(Method::PATCH, &path, &[], body).await;
+        let answer = answer.map_err(|failure| failure.about(worker))?;
+        let still_drains = answer["state"] == "draining";
+        if !still_drains && !admin.json {
+            report("active:", &answer, admin)?;
+        }
+        let id = field(&answer, "id");
+        answers.push(answer);
+        if still_drains {
+            return Err(Failure::Refused(format!(
+                "not active: {id} still drains, because its source says so (a pod that is not ready, a lease that \
+                 expired); `grapevine workers list` names the source"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Drains one after the other, up to the first that fails, and gathers what the cluster answers.

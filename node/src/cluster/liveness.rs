@@ -1,6 +1,7 @@
 //! Since when each replica is what it is seen to be, for people; and the lines of the log about its changes.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,11 +27,14 @@ struct Past {
     alive_since: Instant,
     /// It was seen alive; before that it is a name that others reported.
     was_alive: bool,
+    /// Where it gossips, or did.
+    address: SocketAddr,
 }
 
 impl Past {
-    fn beginning(seen: Seen, now: Instant) -> Self {
+    fn beginning(seen: Seen, address: SocketAddr, now: Instant) -> Self {
         Self {
+            address,
             seen,
             since: now,
             alive_since: now,
@@ -38,9 +42,10 @@ impl Past {
         }
     }
 
-    fn with(self, seen: Seen, now: Instant) -> Self {
+    fn with(self, seen: Seen, address: SocketAddr, now: Instant) -> Self {
         let since = |is_same: bool, before| if is_same { before } else { now };
         Self {
+            address,
             seen,
             since: since(seen == self.seen, self.since),
             alive_since: since(seen.live == self.seen.live, self.alive_since),
@@ -55,14 +60,36 @@ pub struct Liveness {
     /// Its own changes are in the log already.
     own: ReplicaId,
     known: Mutex<BTreeMap<ReplicaId, Past>>,
-    /// Replicas that died without leaving, and that gossip has forgotten since; since when they are dead.
-    lost: Mutex<BTreeMap<ReplicaId, Instant>>,
+    /// Replicas that died without leaving, and that gossip has forgotten since; since when they are dead, and where they
+    /// were.
+    lost: Mutex<BTreeMap<ReplicaId, (Instant, SocketAddr)>>,
+}
+
+/// Why a replica that is not alive troubles nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    /// Its name came before its first sign of life.
+    Joining,
+    /// Another replica that is alive has its address.
+    Replaced,
+}
+
+impl Absent {
+    /// As the admin API says it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Joining => "joining",
+            Self::Replaced => "replaced",
+        }
+    }
 }
 
 /// So many lost replicas are remembered, the latest.
 const LOST_MAX: usize = 64;
 /// So long a dead replica is listed: an operator who removes replicas by killing them need not see them for ever.
 const LOST_FOR: Duration = Duration::from_secs(3_600);
+/// Within this time a name that others report shows that it lives, or is taken for that of a dead replica.
+const JOINS_WITHIN: Duration = Duration::from_secs(10);
 
 impl Liveness {
     pub(super) fn new(own: ReplicaId) -> Self {
@@ -85,22 +112,25 @@ impl Liveness {
                 tell(&replica.id, former.filter(|past| past.was_alive), seen);
             }
             let past = former.map_or_else(
-                || Past::beginning(seen, now),
-                |former| former.with(seen, now),
+                || Past::beginning(seen, replica.gossip_addr, now),
+                |former| former.with(seen, replica.gossip_addr, now),
             );
             (replica.id.clone(), past)
         });
         *known = replicas.collect();
         let mut lost = self.lost_ones();
-        lost.retain(|id, since| !known.contains_key(id) && since.elapsed() < LOST_FOR);
         let is_gone = |id: &ReplicaId, past: &Past| {
             !known.contains_key(id) && past.was_alive && !past.seen.live && !past.seen.leaving
         };
         let gone = before.into_iter().filter(|(id, past)| is_gone(id, past));
-        lost.extend(gone.map(|(id, past)| (id, past.alive_since)));
+        lost.extend(gone.map(|(id, past)| (id, (past.alive_since, past.address))));
+        lost.retain(|id, (since, address)| {
+            let is_of_interest = since.elapsed() < LOST_FOR && !is_taken(*address, view);
+            !known.contains_key(id) && is_of_interest
+        });
         while lost.len() > LOST_MAX {
-            let oldest = lost.iter().min_by_key(|(_, since)| **since);
-            let Some((oldest, _)) = oldest.map(|(id, since)| (id.clone(), *since)) else {
+            let oldest = lost.iter().min_by_key(|(_, (since, _))| *since);
+            let Some(oldest) = oldest.map(|(id, _)| id.clone()) else {
                 break;
             };
             lost.remove(&oldest);
@@ -110,11 +140,12 @@ impl Liveness {
     /// Replicas that died without leaving and are in no view any more, and how long they have been dead; for an hour.
     pub fn lost(&self) -> Vec<(ReplicaId, Duration)> {
         let lost = self.lost_ones();
-        let lost = lost.iter().map(|(id, since)| (id.clone(), since.elapsed()));
+        let lost = lost.iter();
+        let lost = lost.map(|(id, (since, _))| (id.clone(), since.elapsed()));
         lost.filter(|(_, dead_for)| *dead_for < LOST_FOR).collect()
     }
 
-    fn lost_ones(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, Instant>> {
+    fn lost_ones(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, (Instant, SocketAddr)>> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,9 +156,31 @@ impl Liveness {
         (past.seen == seen(replica)).then(|| past.since.elapsed())
     }
 
+    /// Why a replica of this view that is not alive troubles nobody, if so.
+    pub fn absent(&self, replica: &ReplicaInfo, view: &View) -> Option<Absent> {
+        if replica.live {
+            return None;
+        }
+        if is_taken(replica.gossip_addr, view) {
+            return Some(Absent::Replaced);
+        }
+        let known = self.known();
+        // The view may be newer than what was followed.
+        let is_joining = known
+            .get(&replica.id)
+            .is_none_or(|past| !past.was_alive && past.alive_since.elapsed() < JOINS_WITHIN);
+        is_joining.then_some(Absent::Joining)
+    }
+
     fn known(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, Past>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a replica that is alive has this address.
+fn is_taken(address: SocketAddr, view: &View) -> bool {
+    let mut replicas = view.replicas().iter();
+    replicas.any(|replica| replica.live && replica.gossip_addr == address)
 }
 
 fn seen(replica: &ReplicaInfo) -> Seen {
@@ -216,23 +269,67 @@ mod tests {
         ..READY
     };
 
-    #[tokio::test(start_paused = true)]
-    async fn a_replica_that_died_without_a_word_is_remembered_for_an_hour() {
-        let [own, dies, leaves] = ["r1", "r2", "r3"].map(|id| id.parse().expect("an id"));
-        let info = |id: &ReplicaId, seen: Seen| ReplicaInfo {
+    fn info(id: &ReplicaId, port: u16, seen: Seen) -> ReplicaInfo {
+        ReplicaInfo {
             live: seen.live,
             ready: seen.ready,
             leaving: seen.leaving,
             id: id.clone(),
             generation: 1,
-            gossip_addr: "127.0.0.1:1".parse().expect("an address"),
+            gossip_addr: ([127, 0, 0, 1], port).into(),
             http: String::new(),
             admin: String::new(),
             version: String::new(),
             registry: String::new(),
             settings: String::new(),
             ring: String::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_joins_and_who_was_replaced_are_not_missed() {
+        let [own, dies, joins] = ["r1", "r2", "r3"].map(|id| id.parse().expect("an id"));
+        let liveness = Liveness::new(ReplicaId::clone(&own));
+        let registry = Registry::new(own.clone());
+        let follow = |of_r2, of_r3| {
+            let replicas = [
+                (&own, 1, Some(READY)),
+                (&dies, 2, of_r2),
+                (&joins, 2, of_r3),
+            ];
+            let replicas = replicas
+                .into_iter()
+                .filter_map(|(id, port, seen)| Some(info(id, port, seen?)));
+            let view = View::new(&registry, replicas.collect());
+            liveness.follow(&view);
+            let absent = view.replicas().iter();
+            let absent = absent.filter(|replica| !replica.live);
+            let absent =
+                absent.map(|replica| (replica.id.to_string(), liveness.absent(replica, &view)));
+            absent.collect::<Vec<_>>()
         };
+        let of = |id: &str, absent| (id.to_owned(), absent);
+        assert_eq!(follow(Some(READY), None), []);
+        assert_eq!(follow(Some(DEAD), None), [of("r2", None)]);
+        let joining = Some(Absent::Joining);
+        assert_eq!(
+            follow(Some(DEAD), Some(DEAD)),
+            [of("r2", None), of("r3", joining)]
+        );
+        tokio::time::advance(JOINS_WITHIN).await;
+        assert_eq!(follow(None, Some(DEAD)), [of("r3", None)]);
+        assert_eq!(liveness.lost().len(), 1);
+        assert_eq!(follow(None, Some(NEW)), []);
+        assert_eq!(liveness.lost(), [], "another one is in its place");
+        assert_eq!(
+            follow(Some(DEAD), Some(NEW)),
+            [of("r2", Some(Absent::Replaced))]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_died_without_a_word_is_remembered_for_an_hour() {
+        let [own, dies, leaves] = ["r1", "r2", "r3"].map(|id| id.parse().expect("an id"));
         let liveness = Liveness::new(ReplicaId::clone(&own));
         let registry = Registry::new(own.clone());
         let follow = |replicas| liveness.follow(&View::new(&registry, replicas));
@@ -243,23 +340,23 @@ mod tests {
                 .map(|(id, time)| (id, time.as_secs()))
         };
         follow(vec![
-            info(&own, READY),
-            info(&dies, READY),
-            info(&leaves, READY),
+            info(&own, 1, READY),
+            info(&dies, 2, READY),
+            info(&leaves, 3, READY),
         ]);
         follow(vec![
-            info(&own, READY),
-            info(&dies, DEAD),
-            info(&leaves, LEAVING),
+            info(&own, 1, READY),
+            info(&dies, 2, DEAD),
+            info(&leaves, 3, LEAVING),
         ]);
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(lost().count(), 0, "it is in the view still");
-        follow(vec![info(&own, READY)]);
+        follow(vec![info(&own, 1, READY)]);
         assert_eq!(lost().collect::<Vec<_>>(), [(dies.clone(), 60)]);
-        follow(vec![info(&own, READY), info(&dies, READY)]);
+        follow(vec![info(&own, 1, READY), info(&dies, 2, READY)]);
         assert_eq!(lost().count(), 0, "it is back");
-        follow(vec![info(&own, READY), info(&dies, DEAD)]);
-        follow(vec![info(&own, READY)]);
+        follow(vec![info(&own, 1, READY), info(&dies, 2, DEAD)]);
+        follow(vec![info(&own, 1, READY)]);
         tokio::time::advance(LOST_FOR).await;
         assert_eq!(lost().count(), 0, "nobody missed it");
     }

@@ -55,7 +55,7 @@ pub use self::fleet::Fleet;
 #[cfg(test)]
 pub(crate) use self::fleet::pool_for_tests;
 use self::fleet::{Registration, assemble};
-use self::liveness::Liveness;
+pub use self::liveness::{Absent, Liveness};
 use self::load_at::LoadAt;
 use self::metrics::ClusterMetrics;
 pub use self::pairing::{Mate, Pairing, Pairs};

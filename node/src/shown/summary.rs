@@ -54,9 +54,12 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
     let first = [twins, alone, unheard, lost_sources];
     let first: Vec<_> = first.iter().filter_map(|what| what(cluster)).collect();
     let mut text = first.concat();
-    text.push_str(&count(replicas.len() + lost.len(), "replica"));
+    // Without those that join just now, or in whose place another one is.
+    let there = replicas.iter().filter(|row| row["absent"].is_null());
+    let there = there.count();
+    text.push_str(&count(there + lost.len(), "replica"));
     match of_replicas.as_str() {
-        "" if replicas.len() > 1 => text.push_str(" that agree"),
+        "" if there > 1 => text.push_str(" that agree"),
         "" => {}
         trouble => text.push_str(&format!(", {trouble}")),
     }
@@ -284,6 +287,13 @@ mod tests {
         let draining = [two[0].clone(), worker("w3", "draining", "good", 1)];
         let text = "2 replicas that agree; 1 of 2 workers usable";
         check(&well, &draining, text, false);
+        for absent in ["joining", "replaced"] {
+            let mut third = replica("r3", false, true, "d");
+            third["absent"] = absent.into();
+            let all = [well[0].clone(), well[1].clone(), third];
+            let text = "2 replicas that agree; 2 workers usable";
+            check(&all, &two, text, false);
+        }
         let replicas = [
             well[0].clone(),
             replica("r2", true, true, "other"),

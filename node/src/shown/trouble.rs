@@ -37,7 +37,8 @@ pub fn worker_rank(worker: &Value) -> u8 {
 
 pub(super) fn replica_trouble(replica: &Value, ring: &str, settings: &str) -> Option<&'static str> {
     if replica["live"] != true {
-        Some("dead")
+        // Unless it joins just now, or another one is in its place.
+        replica["absent"].is_null().then_some("dead")
     } else if replica["leaving"] == true {
         // It was told to.
         None

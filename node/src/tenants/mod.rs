@@ -179,7 +179,7 @@ impl Keys {
                     ErrorKind::InvalidApiKey,
                     match reason {
                         "missing" => {
-                            "an API key is needed: send it as `Authorization: Bearer <key>`"
+                            "an API key is needed: send it as `Authorization: Bearer <key>`, or as `x-api-key`"
                         }
                         "unreadable" => {
                             "send one API key, and once: as `Authorization: Bearer <key>`, or as `x-api-key`"

@@ -59,13 +59,9 @@ async fn know(cluster: &Cluster, count: usize) {
 }
 
 fn register(cluster: &Cluster, worker: &FakeWorker) -> Child {
-    let secret = cluster.dir().join("secret");
-    std::fs::write(&secret, format!("{SECRET}\n")).expect("a file can be written");
     let to = format!("http://{}", cluster.replicas[0].admin().0);
     Command::new(grapevine())
         .args(["register", "--worker", &worker.url(), "--to", &to])
-        .arg("--secret-file")
-        .arg(secret)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -70,6 +70,10 @@ pub fn row(cluster: &Value, replica: &Value) -> ReplicaRow {
     let (standing, what) = match trouble {
         Some("dead") => (Standing::Bad, "dead"),
         Some(what) => (Standing::Doubtful, what),
+        None if !is_live => (
+            Standing::Meant,
+            replica["absent"].as_str().unwrap_or("gone"),
+        ),
         None if replica["leaving"] == true => (Standing::Meant, "leaving"),
         None => (Standing::Well, "well"),
     };

@@ -1,6 +1,6 @@
 //! Sending the legs of one attempt: the prefill leg, and then the decode leg, or both at once.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -118,23 +118,26 @@ impl ToPair<'_> {
         let mut outgoing = self.decode_outgoing(&decode_leg)?;
         let pair = self.begin_decode(&mut decode, prefill, &mut outgoing);
         let mut done = None;
-        let computing = async {
-            let computing = legs::compute(dispatch, first, &prefill_outgoing, terms, random, true);
-            match computing.await {
-                Ok(Prefilled::Computed(computed)) => {
-                    done = Some(computed);
-                    Ok(())
+        let ended = {
+            let computing = pin!(async {
+                let computing =
+                    legs::compute(dispatch, first, &prefill_outgoing, terms, random, true);
+                match computing.await {
+                    Ok(Prefilled::Computed(computed)) => {
+                        done = Some(computed);
+                        Ok(())
+                    }
+                    Ok(Prefilled::Shown(sent)) => Err(End::Shown(sent)),
+                    Err(failure) => Err(End::Prefill(failure)),
                 }
-                Ok(Prefilled::Shown(sent)) => Err(End::Shown(sent)),
-                Err(failure) => Err(End::Prefill(failure)),
-            }
+            });
+            let answering = pin!(async {
+                let verdict = |failure: &Failure| verdict(failure, pair.fault());
+                let sent = decode.placed.send_on(dispatch, &outgoing, terms, verdict);
+                sent.await.map_err(End::Decode)
+            });
+            both(computing, answering).await
         };
-        let answering = async {
-            let verdict = |failure: &Failure| verdict(failure, pair.fault());
-            let sent = decode.placed.send_on(dispatch, &outgoing, terms, verdict);
-            sent.await.map_err(End::Decode)
-        };
-        let ended = both(computing, answering).await;
         if let Some(computed) = &done {
             self.prefilled(computed);
         }
@@ -259,10 +262,9 @@ impl ToPair<'_> {
 /// Both legs to their ends, or to that of the one which decides. A good answer proves that the blocks have come: what the
 /// worker of the prompt says after that is worth a moment and no more.
 async fn both(
-    computing: impl Future<Output = Result<(), End>>,
-    answering: impl Future<Output = Result<Sent, End>>,
+    mut computing: Pin<&mut impl Future<Output = Result<(), End>>>,
+    mut answering: Pin<&mut impl Future<Output = Result<Sent, End>>>,
 ) -> Result<Sent, End> {
-    let (mut computing, mut answering) = (pin!(computing), pin!(answering));
     tokio::select! {
         biased;
         computed = &mut computing => {

@@ -53,6 +53,9 @@ fn lives(facts: &ClusterFacts, replicas: &[Value], found: &mut Vec<Finding>) {
     for row in replicas {
         let id = field(row, "id");
         if row["live"] != true {
+            if !row["absent"].is_null() {
+                continue;
+            }
             let what = format!("{id} is dead{}", lasts(row));
             let todo = match is_refused {
                 true => "so it seems to the asked replica, which the others do not let in (seeds): ask one of them"
