@@ -432,6 +432,16 @@ fn another(error: &ConnectionError) -> Option<DialError> {
     }
 }
 
+/// Whether a caller ended its handshake since our certificate is for another name than it dialled.
+pub(super) fn looks_for_another(error: &ConnectionError) -> bool {
+    match error {
+        ConnectionError::ConnectionClosed(told) => {
+            alert(told.error_code.into()) == Some(BAD_CERTIFICATE)
+        }
+        _ => false,
+    }
+}
+
 /// What an ended connection shows about the other side. For operators: nothing of it is proven.
 fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
     match error {

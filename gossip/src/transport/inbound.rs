@@ -119,8 +119,8 @@ fn broken(shared: &Shared, from: SocketAddr, error: &ConnectionError) {
     if !shared.log_limit.due((from.ip(), 0).into(), "refused") {
         return;
     }
-    if why == Broken::Certificate && matches!(error, ConnectionError::ConnectionClosed(_)) {
-        tracing::warn!(address = %from, %error, "a caller does not take this replica's certificate: it looks for another replica at this address, or is of another cluster");
+    if hello::looks_for_another(error) {
+        tracing::warn!(address = %from, %error, "a caller does not take this replica's certificate: it looks for another replica at this address");
     } else if why == Broken::Certificate {
         tracing::warn!(address = %from, %error, "refused a connection; a certificate of this cluster's authority is needed");
     } else {
