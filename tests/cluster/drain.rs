@@ -61,9 +61,18 @@ async fn sessions_move_at_once_open_streams_end_whole_and_the_wait_sees_every_re
         assert!(drained.text.contains(part), "no {part}: {}", drained.text);
     }
 
-    // After the drain is undone, the worker has its prompts again.
-    let active = run(&["activate", &home]).await;
+    // After the drain is undone, the worker has its prompts again. Who was not drained stays as it is.
+    let urls: Vec<String> = workers.iter().map(|worker| worker.url()).collect();
+    let mut words = vec!["activate"];
+    words.extend(urls.iter().map(String::as_str));
+    let active = run(&words).await;
     assert_eq!(active.code, Some(0), "{}", active.text);
+    assert_eq!(
+        active.text.matches("active:").count(),
+        urls.len(),
+        "{}",
+        active.text
+    );
     cluster.settled().await;
     let again = chat::stream(r1.data(), &streamed("Tell me a long story.", 2)).await;
     assert_eq!(again.worker, Some(home.clone()));

@@ -143,12 +143,7 @@ pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
         Action::Drain(args) => drain(args).await,
         Action::Activate { workers, admin } => {
             let client = AdminClient::new(&admin)?;
-            let mut answers = Vec::new();
-            let activated = activate(&client, &workers, &admin, &mut answers).await;
-            if admin.json {
-                print_answers(&workers, &answers)?;
-            }
-            activated
+            change_each(Change::Activate, &client, &workers, &admin).await
         }
         Action::Remove { worker, admin } => {
             let client = AdminClient::new(&admin)?;
@@ -231,12 +226,7 @@ async fn drain(args: Drain) -> Result<(), Failure> {
     } = args;
     let client = AdminClient::new(&admin)?;
     // All of them first: a worker that empties must not send its sessions to one that is to be drained next.
-    let mut answers = Vec::new();
-    let begun = begin_drains(&client, &workers, &admin, &mut answers).await;
-    if admin.json {
-        print_answers(&workers, &answers)?;
-    }
-    begun?;
+    change_each(Change::Drain, &client, &workers, &admin).await?;
     if !wait {
         return Ok(());
     }
@@ -244,60 +234,93 @@ async fn drain(args: Drain) -> Result<(), Failure> {
     super::drain::wait(&client, &workers, limit, admin.json).await
 }
 
-/// What the cluster answers of some workers; what was done stays so, whatever became of the others.
-fn print_answers(workers: &[String], answers: &[Value]) -> Result<(), Failure> {
-    match answers {
-        [] => Ok(()),
-        [answer] if workers.len() == 1 => print_json(answer),
-        answers => print_json(&json!({ "workers": answers })),
+/// What is done with one worker after another.
+#[derive(Clone, Copy)]
+enum Change {
+    Drain,
+    Activate,
+}
+
+impl Change {
+    async fn ask(self, client: &AdminClient, worker: &str) -> Result<Value, Failure> {
+        let (method, path, body) = match self {
+            Self::Drain => (Method::POST, &["workers", worker, "drain"][..], Vec::new()),
+            Self::Activate => {
+                let body = json!({ "state": "active" }).to_string().into_bytes();
+                (Method::PATCH, &["workers", worker][..], body)
+            }
+        };
+        client.call(method, path, &[], body).await
+    }
+
+    /// Why it was not done, though the replica took it.
+    fn undone(self, answer: &Value) -> Option<Failure> {
+        let still_drains = matches!(self, Self::Activate) && answer["state"] == "draining";
+        still_drains.then(|| {
+            Failure::Refused(format!(
+                "not active: {} still drains, because its source says so (a pod that is not ready, a lease that \
+                 expired); `grapevine workers list` names the source",
+                field(answer, "id")
+            ))
+        })
+    }
+
+    async fn report(
+        self,
+        client: &AdminClient,
+        answer: &Value,
+        admin: &AdminArgs,
+    ) -> Result<(), Failure> {
+        match self {
+            Self::Drain => {
+                report("draining", answer, admin)?;
+                super::cache::say_what_goes_with(client, answer).await
+            }
+            Self::Activate => report("active:", answer, admin),
+        }
     }
 }
 
-/// Activates one after the other, up to the first that fails, and gathers what the cluster answers.
-async fn activate(
+/// One worker after the other, up to the first that fails; what the cluster answers is printed.
+async fn change_each(
+    change: Change,
+    client: &AdminClient,
+    workers: &[String],
+    admin: &AdminArgs,
+) -> Result<(), Failure> {
+    let mut answers = Vec::new();
+    let changed = change_up_to(change, client, workers, admin, &mut answers).await;
+    if admin.json {
+        // What was changed stays so, whatever became of the others.
+        match answers.as_slice() {
+            [] => {}
+            [answer] if workers.len() == 1 => print_json(answer)?,
+            answers => print_json(&json!({ "workers": answers }))?,
+        }
+    }
+    changed
+}
+
+/// The same; gathers the answers.
+async fn change_up_to(
+    change: Change,
     client: &AdminClient,
     workers: &[String],
     admin: &AdminArgs,
     answers: &mut Vec<Value>,
 ) -> Result<(), Failure> {
     for worker in workers {
-        let path = ["workers", worker];
-        let body = json!({ "state": "active" }).to_string().into_bytes();
-        let answer = client.call(Method::PATCH, &path, &[], body).await;
+        // What was changed before stays so: the message must say which one was not.
+        let answer = change.ask(client, worker).await;
         let answer = answer.map_err(|failure| failure.about(worker))?;
-        let still_drains = answer["state"] == "draining";
-        if !still_drains && !admin.json {
-            report("active:", &answer, admin)?;
-        }
-        let id = field(&answer, "id");
-        answers.push(answer);
-        if still_drains {
-            return Err(Failure::Refused(format!(
-                "not active: {id} still drains, because its source says so (a pod that is not ready, a lease that \
-                 expired); `grapevine workers list` names the source"
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Drains one after the other, up to the first that fails, and gathers what the cluster answers.
-async fn begin_drains(
-    client: &AdminClient,
-    workers: &[String],
-    admin: &AdminArgs,
-    answers: &mut Vec<Value>,
-) -> Result<(), Failure> {
-    for worker in workers {
-        let path = ["workers", worker, "drain"];
-        let answer = client.call(Method::POST, &path, &[], Vec::new()).await;
-        // What was drained before stays so: the message must say which one was not.
-        let answer = answer.map_err(|failure| failure.about(worker))?;
-        if !admin.json {
-            report("draining", &answer, admin)?;
-            super::cache::say_what_goes_with(client, &answer).await?;
+        let undone = change.undone(&answer);
+        if undone.is_none() && !admin.json {
+            change.report(client, &answer, admin).await?;
         }
         answers.push(answer);
+        if let Some(failure) = undone {
+            return Err(failure);
+        }
     }
     Ok(())
 }

@@ -16,6 +16,13 @@ fn replicas_in_trouble_are_named() {
         "replica",
         &["r3 is dead for 40 s", "start it again"],
     );
+    for absent in ["joining", "replaced"] {
+        let mut facts = well();
+        of(2, "live", false.into())(&mut facts);
+        of(2, "absent", absent.into())(&mut facts);
+        let all = found(facts);
+        assert!(!all.iter().any(|finding| finding.what.contains("is dead")));
+    }
     check(
         of(2, "leaving", true.into()),
         Info,
