@@ -18,8 +18,8 @@ use grapevine_placement::{
 #[cfg(feature = "kubernetes")]
 use super::KubernetesConfig;
 use super::{
-    BreakerConfig, ClusterConfig, Config, GossipSettings, ModelConfig, PriceRule, WorkerConfig,
-    WorkersConfig,
+    BreakerConfig, ClusterConfig, Config, GossipSettings, ModelConfig, PriceRule, Section,
+    WorkerConfig, WorkersConfig,
 };
 
 impl Config {
@@ -246,6 +246,17 @@ impl WorkerConfig {
             labels: self.labels.clone(),
         };
         declared.into_labels()
+    }
+
+    /// Which settings of this worker changed that [`WorkerConfig::registered`] does not have: its key, and labels that are
+    /// new or have another value.
+    pub(super) fn changed_beside(&self, before: &Self) -> Vec<&'static str> {
+        let keys = self.differing(before).into_iter();
+        let keys = keys.filter(|key| ["api_key", "api_key_file"].contains(key));
+        let labels = self.declared_labels().ok();
+        let labels = labels.zip(before.declared_labels().ok());
+        let is_labelled = labels.is_some_and(|(now, before)| !before.contain(&now));
+        keys.chain(is_labelled.then_some("labels")).collect()
     }
 }
 

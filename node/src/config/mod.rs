@@ -7,6 +7,7 @@
 //!
 //! To add a setting, add its row: flag, variable, check, help and printed line follow.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 mod admission;
@@ -294,6 +295,7 @@ impl Config {
                 $(if *$repeated != new.$repeated {
                     followed.waiting.push(stringify!($repeated).to_owned());
                 })*
+                followed.changed.extend(changed_of_workers($workers, &new.$workers));
                 $workers.clone_from(&new.$workers);
             };
         }
@@ -379,6 +381,17 @@ pub struct Followed {
     pub changed: Vec<String>,
     /// As they were, until a restart.
     pub waiting: Vec<String>,
+}
+
+/// Settings that changed of workers that were there before, beside what counts as a worker that is described anew.
+fn changed_of_workers(before: &[WorkerConfig], now: &[WorkerConfig]) -> BTreeSet<String> {
+    let before: BTreeMap<_, _> = before.iter().map(|worker| (&worker.url, worker)).collect();
+    let changed = now.iter().filter_map(|worker| {
+        let known = before.get(&worker.url)?;
+        Some(worker.changed_beside(known))
+    });
+    let name = |key| format!("{}.{key}", WorkerConfig::NAME);
+    changed.flatten().map(name).collect()
 }
 
 /// Settings that say which workers there are.

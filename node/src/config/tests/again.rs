@@ -97,6 +97,45 @@ fn a_reload_takes_over_what_may_change_and_names_the_rest() {
 }
 
 #[test]
+fn changed_keys_and_labels_of_workers_are_named() {
+    let read = |of_a: &str| {
+        let text =
+            format!("[[worker]]\nurl = \"http://a:1\"\n{of_a}\n[[worker]]\nurl = \"http://b:1\"\n");
+        let read = Config::from_layers(Layers {
+            file: Some(("x.toml".into(), text)),
+            ..Layers::default()
+        });
+        read.expect("valid")
+    };
+    let mut current = read("");
+    let cases: [(&str, &[&str]); 7] = [
+        ("api_key = \"one\"", &["worker.api_key"]),
+        ("api_key = \"two\"", &["worker.api_key"]),
+        (
+            "api_key_file = \"/a\"",
+            &["worker.api_key", "worker.api_key_file"],
+        ),
+        (
+            "bootstrap_port = 8998",
+            &["worker.api_key_file", "worker.labels"],
+        ),
+        (
+            "bootstrap_port = 8998\nlabels = { gpu = \"h100\" }",
+            &["worker.labels"],
+        ),
+        // A label that is declared no more stays.
+        ("labels = { gpu = \"h100\" }", &[]),
+        // That is another description, which is counted elsewhere.
+        ("labels = { gpu = \"h100\" }\nweight = 2.0", &[]),
+    ];
+    for (of_a, changed) in cases {
+        let followed = current.follow(&read(of_a));
+        assert_eq!(followed.changed, changed, "{of_a}");
+        assert!(followed.waiting.is_empty(), "{of_a}");
+    }
+}
+
+#[test]
 fn what_is_read_again_has_to_fit_what_stays() {
     let config = |text: &str| {
         let file = Some(("x.toml".into(), text.to_owned()));
