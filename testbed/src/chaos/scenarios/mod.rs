@@ -174,6 +174,20 @@ mod tests {
     }
 
     #[test]
+    fn what_replicas_promise_of_each_other_needs_two() {
+        for Scenario {
+            name,
+            terms,
+            replicas_min,
+            ..
+        } in all()
+        {
+            let of_each_other = terms.agreement_stays || terms.liveness_stays;
+            assert!(!of_each_other || *replicas_min >= 2, "{name}");
+        }
+    }
+
+    #[test]
     fn what_a_scenario_breaks_it_repairs_and_the_quick_one_is_shorter() {
         for scenario in all() {
             let steps = (scenario.steps)(&shape(false));

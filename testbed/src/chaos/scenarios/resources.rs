@@ -10,7 +10,7 @@ pub(super) const ALL: &[Scenario] = &[
         title: "A replica cannot write its log because the disk is full",
         holds: "requests go on; no ring changes",
         terms: Terms::GOSSIP,
-        replicas_min: 1,
+        replicas_min: 2,
         steps: |shape| for_a_while(shape, "disk full", Fault::FillDisk(Node::Replica(1)), 15.0),
     },
     Scenario {
