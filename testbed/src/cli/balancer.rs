@@ -30,8 +30,8 @@ pub struct BalancerArgs {
     /// Ask backends by GET on this path whether they want traffic, e.g. /readiness
     #[arg(long)]
     check_path: Option<String>,
-    /// Time between two checks of a backend, and time for the answer
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "500ms")]
+    /// Time between two checks of a backend, and time for the answer; above 0
+    #[arg(long, value_parser = pause, default_value = "500ms")]
     check_interval: Duration,
     /// Connections at once, 1 or more; further ones wait
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
@@ -63,6 +63,15 @@ impl BalancerArgs {
     }
 }
 
+/// A time above 0.
+fn pause(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if time.is_zero() {
+        return Err("must be above 0".into());
+    }
+    Ok(time)
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
@@ -83,5 +92,17 @@ mod tests {
         };
         assert_eq!(connections("1").expect("one"), 1);
         assert!(connections("0").is_err());
+    }
+
+    #[test]
+    fn a_balancer_that_would_check_without_a_pause_is_refused() {
+        let interval = |time: &str| {
+            let line = ["balancer", "--backend", "a:1", "--check-interval", time];
+            Line::try_parse_from(line).map(|line| line.args.check_interval)
+        };
+        let millis = Duration::from_millis;
+        assert_eq!(interval("20ms").expect("a time"), millis(20));
+        assert!(interval("0s").is_err());
+        assert!(interval("soon").is_err());
     }
 }
