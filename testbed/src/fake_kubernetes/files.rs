@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -27,6 +27,9 @@ impl Files {
         };
         let own = temporary.as_ref().map(|folder| folder.path().to_owned());
         let directory = directory.or(own).expect("given or made");
+        // Clients take a relative path in a kubeconfig as one from the kubeconfig's own folder.
+        let directory = absolute(&directory)
+            .with_context(|| format!("{} is no folder", directory.display()))?;
         fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
         let files = Self {
@@ -108,4 +111,35 @@ fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(&new, text)
         .and_then(|()| fs::rename(&new, path))
         .with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Component;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_kubeconfig_in_a_relative_folder_names_whole_paths() {
+        let folder = TempDir::new().expect("a folder");
+        let here = std::env::current_dir().expect("a folder");
+        let up = here.components().skip(1).map(|_| Component::ParentDir);
+        let from_here: PathBuf = up.chain(folder.path().components().skip(1)).collect();
+        let (files, _) = Files::new(Some(from_here)).expect("a relative folder");
+        let server = SocketAddr::from(([127, 0, 0, 1], 1));
+        files.write_kubeconfig(server).expect("written");
+        files.write_token("t").expect("written");
+        let text = fs::read_to_string(files.kubeconfig()).expect("a kubeconfig");
+        let config: Value = serde_json::from_str(&text).expect("JSON");
+        for place in [
+            "/clusters/0/cluster/certificate-authority",
+            "/users/0/user/tokenFile",
+        ] {
+            let named = config.pointer(place).and_then(Value::as_str);
+            let path = Path::new(named.expect("a path"));
+            assert!(path.is_absolute() && path.is_file(), "{}", path.display());
+        }
+    }
 }
