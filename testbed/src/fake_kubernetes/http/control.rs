@@ -141,8 +141,9 @@ fn obey(
         ("POST", "reset") => state.reset(),
         ("POST", "network") => state.set_network(read::<Lines>(body)?.state),
         ("POST", "token") => {
+            let Rotation { write } = read(body)?;
             let token = state.rotate();
-            if read::<Rotation>(body)?.write {
+            if write {
                 files.write_token(&token).map_err(|e| format!("{e:#}"))?;
             }
         }
@@ -155,4 +156,26 @@ fn obey(
 
 fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_kubernetes::config::Config;
+
+    #[test]
+    fn a_command_that_is_refused_changes_no_token() {
+        let state = State::new(Config::default()).expect("a state");
+        let (files, _) = Files::new(None).expect("a folder");
+        let token = || state.lock().access.token.clone();
+        let before = token();
+        let command = |body: &'static str| {
+            let body = Bytes::from_static(body.as_bytes());
+            obey(&state, &files, "POST", "/fake/token", &body)
+        };
+        assert!(command("{}").is_err());
+        assert_eq!(token(), before);
+        assert!(command(r#"{"write":true}"#).is_ok());
+        assert_ne!(token(), before);
+    }
 }
