@@ -66,7 +66,9 @@ impl FakeWorker {
         let transfer = worker::Transfer::start(&config).await;
         let transfer = transfer.context("cannot open the side channel")?;
         let (ranks, block_tokens) = (config.data_parallel, config.engine.block_tokens);
-        let publishers = kv_events::start(config.kv_events.as_ref(), ranks, block_tokens).await;
+        let host = config.listen.ip();
+        let publishers =
+            kv_events::start(config.kv_events.as_ref(), host, ranks, block_tokens).await;
         let publishers = publishers.context("cannot open the ports of KV events")?;
         let worker = worker::Worker::new(config, transfer, publishers);
         let task = tokio::spawn(server::run(Arc::clone(&worker), listener));

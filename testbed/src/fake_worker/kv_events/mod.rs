@@ -11,7 +11,7 @@ mod zmtp;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::{Value, json};
@@ -89,9 +89,11 @@ struct State {
     fault: KvEventsFault,
 }
 
-/// Opens a publisher for each rank; none for a worker that does not publish. Fails when no port is free.
+/// Opens a publisher for each rank, on free ports of `host`; none for a worker that does not publish. Fails when no port
+/// is free.
 pub(super) async fn start(
     config: Option<&KvEventsConfig>,
+    host: IpAddr,
     ranks: u32,
     block_tokens: u32,
 ) -> io::Result<Vec<Arc<Publisher>>> {
@@ -100,7 +102,7 @@ pub(super) async fn start(
     };
     let mut publishers = Vec::new();
     for rank in 0..ranks {
-        publishers.push(Publisher::start(config.clone(), block_tokens, rank).await?);
+        publishers.push(Publisher::start(config.clone(), host, block_tokens, rank).await?);
     }
     Ok(publishers)
 }
@@ -141,8 +143,13 @@ pub(super) fn sources<'a>(publishers: impl Iterator<Item = &'a Arc<Publisher>>) 
 }
 
 impl Publisher {
-    async fn start(config: KvEventsConfig, block_tokens: u32, rank: u32) -> io::Result<Arc<Self>> {
-        let any = (Ipv4Addr::LOCALHOST, 0);
+    async fn start(
+        config: KvEventsConfig,
+        host: IpAddr,
+        block_tokens: u32,
+        rank: u32,
+    ) -> io::Result<Arc<Self>> {
+        let any = (host, 0);
         let events = TcpListener::bind(any).await?;
         let replay = match config.replay {
             true => Some(TcpListener::bind(any).await?),

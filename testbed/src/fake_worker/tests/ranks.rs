@@ -62,3 +62,24 @@ async fn a_rank_out_of_range_is_refused_and_one_that_is_no_number_is_ignored() {
         assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     }
 }
+
+#[tokio::test]
+async fn kv_events_are_published_where_the_worker_listens() {
+    let host = std::net::IpAddr::from([127, 0, 0, 2]);
+    let worker = start(Config {
+        listen: SocketAddr::from((host, 0)),
+        data_parallel: 2,
+        kv_events: Some(KvEventsConfig::default()),
+        ..Config::default()
+    })
+    .await;
+    let (_, body) = get(&worker, "/kv_event_sources").await;
+    let sources: Value = body.parse().expect("JSON");
+    for (rank, name) in [("0", "endpoint"), ("1", "replay_endpoint")] {
+        let endpoint = sources[rank][name].as_str().expect("an endpoint");
+        let port = endpoint.strip_prefix("tcp://*:").expect("any address");
+        let port: u16 = port.parse().expect("a port");
+        let reached = TcpStream::connect((host, port)).await;
+        assert!(reached.is_ok(), "{endpoint}: {reached:?}");
+    }
+}
