@@ -7,7 +7,7 @@ use grapevine_placement::Divide;
 
 use super::print_json;
 use crate::virtual_replay::{
-    Layout, Link, Scenario, Split, Workload, compare_layouts, split_table,
+    Layout, Link, Scenario, Split, WORKERS_MAX, Workload, compare_layouts, split_table,
 };
 
 /// Prefill and decode workers.
@@ -116,7 +116,16 @@ impl SplitArgs {
             .collect();
         let all = pairs.iter().all(|(p, d)| **p > 0 && **d > 0);
         anyhow::ensure!(all, "at least one worker of each kind");
-        let total = pairs.first().map_or(0, |(p, d)| *p + *d) + self.whole_workers;
+        let sum = |(p, d): &(&usize, &usize)| p.saturating_add(**d);
+        let totals = pairs.iter().map(sum);
+        let totals: Vec<_> = totals
+            .map(|total| total.saturating_add(self.whole_workers))
+            .collect();
+        anyhow::ensure!(
+            totals.iter().all(|total| *total <= WORKERS_MAX),
+            "at most {WORKERS_MAX} workers"
+        );
+        let total = totals.first().copied().unwrap_or(0);
         let steps = self.step_tokens.iter().map(|&step_tokens| Layout {
             whole: total,
             split: None,

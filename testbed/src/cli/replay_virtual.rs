@@ -13,8 +13,8 @@ use super::print_json;
 use super::replay_split::SplitArgs;
 use crate::replay::Trace;
 use crate::virtual_replay::{
-    CacheSize, Contender, Form, Generated, Line, Scenario, Setting, Workload, compare, csv, run,
-    svg, table,
+    CacheSize, Contender, Form, Generated, Line, Scenario, Setting, WORKERS_MAX, Workload, compare,
+    csv, run, svg, table,
 };
 use grapevine_bench::progress::Progress;
 
@@ -118,6 +118,10 @@ impl VirtualArgs {
         anyhow::ensure!(
             self.workers > 0 && !self.replicas.contains(&0),
             "at least one of each"
+        );
+        anyhow::ensure!(
+            self.workers <= WORKERS_MAX,
+            "--workers is at most {WORKERS_MAX}"
         );
         anyhow::ensure!(
             self.device_tokens >= 16_384,

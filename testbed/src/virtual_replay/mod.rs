@@ -28,6 +28,7 @@ pub use generate::{Generated, copies};
 pub use grid::{Line, Setting, compare};
 pub use kv_events::{Extent, KvEvents};
 pub use measure::Outcome;
+pub use pools::WORKERS_MAX;
 pub use report::{csv, svg, table};
 pub use scenario::Scenario;
 pub use search::capacity;

@@ -7,6 +7,13 @@ use grapevine_placement::{Member, Policy, PolicySettings, Ring, RingSettings, We
 use super::rates::Rates;
 use super::scenario::Scenario;
 
+/// Addresses of one net.
+const HOSTS: usize = 256;
+/// Nets are numbered in steps of this: one for each pool, and one to spare.
+const NETS: usize = 4;
+/// Most workers of a pool.
+pub const WORKERS_MAX: usize = HOSTS / NETS * HOSTS;
+
 /// What the workers of a pool do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
@@ -34,6 +41,12 @@ impl Pool {
     }
 }
 
+/// Where a worker of a pool is, by its number there: another place for each, up to [`WORKERS_MAX`].
+fn address(net: u8, ring: u8, index: usize) -> String {
+    let block = usize::from(net) + NETS * (index / HOSTS);
+    format!("http://10.{block}.{ring}.{}:8000", index % HOSTS)
+}
+
 /// All pools.
 pub(super) struct Pools {
     any: Pool,
@@ -53,7 +66,7 @@ impl Pools {
         };
         let pool = |net: u8, workers: usize, first: usize, settings: &PolicySettings| {
             let members = (0..workers).map(|index| Member {
-                id: format!("http://10.{net}.{}.{index}:8000", scenario.ring),
+                id: address(net, scenario.ring, index),
                 weight: Weight::ONE,
             });
             Pool {

@@ -493,3 +493,13 @@ fn reports_hold_every_line() {
         assert!(table(&lines).contains(&contender.name) && svg(&lines).contains(&contender.name));
     }
 }
+
+#[test]
+fn hundreds_of_workers_are_as_many_addresses() {
+    let many = Scenario {
+        workers: 600,
+        ..scenario()
+    };
+    let outcome = run(&workload(), &Contender::prefix(), &many, false).expect("it runs to its end");
+    assert_eq!(outcome.requests, 360);
+}
