@@ -70,6 +70,22 @@ async fn a_client_that_leaves_while_its_prompt_is_computed() {
     scene.ends().await;
 }
 
+/// Its decode worker was chosen, and not asked: that it has the prompt would have it compute the next one alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_before_the_second_leg_has_nobody_expect_its_prompt_there() {
+    let plan = Plan::default().set("transfer.short_prompt_tokens", "60");
+    let scene = scene(plan, 1, &halves(1, 1)).await;
+    let prefill = scene.prefill()[0];
+    next(prefill, Fault::delay_ms(10_000));
+    let connection = send(&scene, &one_chat()).await;
+    arrives(prefill).await;
+    drop(connection);
+    is_left(prefill, Instant::now()).await;
+    let again = scene.ask(&one_chat()).await.good();
+    assert_eq!(again.pair().0, Some(&*prefill.url()), "{again:?}");
+    scene.ends().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_leaves_between_the_legs() {
     let scene = scene(Plan::default(), 1, &halves(1, 1)).await;

@@ -197,8 +197,7 @@ impl ToPair<'_> {
     }
 
     /// The decode worker was chosen for nothing, and can be chosen again.
-    pub(super) fn gives_back(&mut self, decode: &mut PlacedHalf) {
-        decode.take_back(self.dispatch);
+    pub(super) fn gives_back(&mut self, decode: PlacedHalf) {
         forget(&mut self.tried.decode, decode.index);
     }
 }

@@ -9,7 +9,7 @@ use grapevine_transfer::Half;
 use tokio::time::Instant;
 
 use super::computed::Computed;
-use crate::cluster::{Halves, Pool, RecordedPlacement};
+use crate::cluster::{Cluster, Halves, Pool, RecordedPlacement};
 use crate::proxy::dispatch::Dispatch;
 use crate::proxy::division::blame::{self, Fault};
 use crate::proxy::stages::asked::Asked;
@@ -27,10 +27,18 @@ pub(super) struct Tried {
 #[derive(Debug)]
 pub(super) struct PlacedHalf {
     pub(super) placed: Box<Placed>,
-    pub(super) recorded: Option<RecordedPlacement>,
+    pub(super) recorded: Unsent,
     pub(super) half: Arc<Half>,
     /// Its place in the pool of its half.
     pub(super) index: usize,
+}
+
+/// What placement recorded of a half to which nothing is sent yet. It is taken back where nothing will be, also where the
+/// client leaves while the prompt is computed: other replicas would believe that the decode worker has it.
+#[derive(Debug)]
+pub(super) struct Unsent {
+    cluster: Arc<Cluster>,
+    recorded: Option<RecordedPlacement>,
 }
 
 /// A request on a pair of workers.
@@ -88,11 +96,19 @@ impl PlacedHalf {
     pub(super) fn worker(&self) -> &Arc<Worker> {
         self.placed.worker()
     }
+}
 
-    /// Nothing will be sent there.
-    pub(super) fn take_back(&mut self, dispatch: &Dispatch) {
+impl Unsent {
+    /// Its leg is on its way.
+    pub(super) fn sent(&mut self) -> Option<RecordedPlacement> {
+        self.recorded.take()
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
         if let Some(recorded) = self.recorded.take() {
-            dispatch.cluster.cache_view().retract(recorded);
+            self.cluster.cache_view().retract(recorded);
         }
     }
 }
@@ -132,14 +148,13 @@ pub(super) fn choose(
             }
             (Err(nobody), None) => return Err((Role::Prefill, nobody)),
         };
-        let mut first = placed_half(&halves.prefill, placed, recorded);
+        let first = placed_half(dispatch, &halves.prefill, placed, recorded);
         match choose_decode(asked, dispatch, halves, first.index, &mut tried.decode) {
             Ok(decode) => {
                 let first = First::ToSend(first);
                 return Ok(Pair { first, decode });
             }
             Err(no_partner) => {
-                first.take_back(dispatch);
                 // It was not sent anything. Those with other partners may have one that is well.
                 tried.prefill.pop();
                 without.to_mut().extend(halves.pairs.alike(first.index));
@@ -201,10 +216,11 @@ pub(super) fn choose_decode(
         (near, _) => near,
     };
     let (placed, recorded) = chosen?;
-    Ok(placed_half(&halves.decode, placed, recorded))
+    Ok(placed_half(dispatch, &halves.decode, placed, recorded))
 }
 
 fn placed_half(
+    dispatch: &Dispatch,
     pool: &Pool,
     placed: Box<Placed>,
     recorded: Option<RecordedPlacement>,
@@ -214,7 +230,10 @@ fn placed_half(
     PlacedHalf {
         half: Arc::clone(half.expect("a member of a half has facts of its own")),
         placed,
-        recorded,
+        recorded: Unsent {
+            cluster: Arc::clone(&dispatch.cluster),
+            recorded,
+        },
         index,
     }
 }

@@ -53,7 +53,7 @@ impl ToPair<'_> {
         pair: Pair,
         attempt: Attempt,
     ) -> Result<Sent, Failure> {
-        let Pair { first, mut decode } = pair;
+        let Pair { first, decode } = pair;
         let terms = Terms {
             waits_for: match self.asked.outgoing().stream {
                 true => WaitsFor::Token,
@@ -81,8 +81,7 @@ impl ToPair<'_> {
                 return self.send_both(first, decode, legs, terms, random).await;
             }
             Err(missing) => {
-                first.take_back(self.dispatch);
-                self.gives_back(&mut decode);
+                self.gives_back(decode);
                 return Err(Failure::Malformed(missing.into()));
             }
         };
@@ -94,11 +93,11 @@ impl ToPair<'_> {
                 self.send_decode(computed, decode, terms).await
             }
             Ok(Prefilled::Shown(sent)) => {
-                self.gives_back(&mut decode);
+                self.gives_back(decode);
                 Ok(self.shown(sent))
             }
             Err(failure) => {
-                self.gives_back(&mut decode);
+                self.gives_back(decode);
                 Err(self.prefill_failed(&worker, begun, failure))
             }
         }
@@ -182,7 +181,7 @@ impl ToPair<'_> {
         let leg = match leg {
             Ok(leg) => leg,
             Err(bad) => {
-                self.gives_back(&mut decode);
+                self.gives_back(decode);
                 return Err(self.says_nothing(computed, bad));
             }
         };
@@ -206,7 +205,7 @@ impl ToPair<'_> {
     /// The prefill leg's bytes; from now on it is on its way.
     fn begin_prefill(&mut self, first: &mut PlacedHalf, leg: &Leg) -> Result<Outgoing, Failure> {
         let body = self.body(|body, form| body::prefill(form, body, leg))?;
-        let (reason, recorded) = (first.placed.reason(), first.recorded.take());
+        let (reason, recorded) = (first.placed.reason(), first.recorded.sent());
         self.record.prefill_placed(first.worker(), reason, recorded);
         // An engine that is sent what the client asks for answers as it would the client: the head of a stream says nothing
         // yet of the prompt, its first event does.
@@ -231,7 +230,7 @@ impl ToPair<'_> {
         outgoing: &mut Outgoing,
     ) -> UnderWay {
         let worker = Arc::clone(decode.worker());
-        let (reason, recorded) = (decode.placed.reason(), decode.recorded.take());
+        let (reason, recorded) = (decode.placed.reason(), decode.recorded.sent());
         self.record.decode_placed(&worker, reason, recorded);
         self.record.propagate(&mut outgoing.headers);
         let of_both = |failed: &Failed| {
