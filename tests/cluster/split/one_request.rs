@@ -22,6 +22,25 @@ fn one_chat() -> Value {
     short(distinct(1).swap_remove(0))
 }
 
+/// A policy that expects nothing of caches.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_prefill_worker_had_is_counted_and_logged_whatever_its_policy() {
+    let plan = Plan::default().set("cluster.prefill_policy", "\"round_robin\"");
+    let scene = scene(plan, 1, &halves(1, 1)).await;
+    for id in ["first", "again"] {
+        let headers = [("x-request-id", id)];
+        scene.ask_with(0, CHATS, &headers, &one_chat()).await.good();
+    }
+    let line = logged(&scene, "again").await.swap_remove(0);
+    let cached = line.split("prefill_cached_tokens=").nth(1);
+    let cached = cached.and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+    assert!(cached.is_some_and(|cached| cached > 0.0), "{line}");
+    let url = scene.prefill()[0].url();
+    let counted = scene.metric(0, "grapevine_cached_tokens_total", &url).await;
+    assert_eq!(Some(counted), cached);
+    scene.ends().await;
+}
+
 /// The two legs of the only request.
 fn both(scene: &Scene) -> (Entry, Entry) {
     let only = |workers: Vec<_>, leg| {

@@ -78,14 +78,19 @@ impl Record {
         }
         let Some(leg) = &mut self.prefill else { return };
         leg.took = Some(at.saturating_duration_since(leg.begun));
-        let Some(recorded) = &mut leg.recorded else {
+        if let Some(recorded) = &mut leg.recorded {
+            recorded.settle();
+        }
+        let Some(usage) = usage.filter(|usage| usage.cached_tokens.is_some()) else {
             return;
         };
-        recorded.settle();
-        if let Some(usage) = usage.filter(|usage| usage.cached_tokens.is_some()) {
-            leg.cached_tokens = usage.cached_tokens;
-            let (answers, model) = (&self.metrics.answers, self.series.label());
-            answers.count_cached(&leg.worker, model, &usage, recorded.expected_tokens());
+        leg.cached_tokens = usage.cached_tokens;
+        // Some policies expect nothing.
+        let recorded = leg.recorded.as_ref();
+        let expected = recorded.map_or(0, RecordedPlacement::expected_tokens);
+        let (answers, model) = (&self.metrics.answers, self.series.label());
+        answers.count_cached(&leg.worker, model, &usage, expected);
+        if let Some(recorded) = recorded {
             self.cluster.cache_view().correct(recorded, &usage);
         }
     }
