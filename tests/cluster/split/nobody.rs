@@ -1,12 +1,12 @@
 //! No pair can be made: no worker is left for one half, or no two of them can talk.
 
-use grapevine_testbed::fake_worker::{FakeWorker, Role, StopMode};
+use grapevine_testbed::fake_worker::{FakeWorker, Fault, Role, StopMode};
 use grapevine_tests::chat::distinct;
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::wait::{LIMIT, eventually};
 use serde_json::{Value, json};
 
-use super::scene::{Member, Scene, halves, scene, seen, short};
+use super::scene::{Member, Scene, halves, next, scene, seen, short};
 
 fn chat() -> Value {
     short(distinct(1).swap_remove(0))
@@ -117,6 +117,19 @@ async fn a_worker_of_whole_requests_takes_what_no_pair_can() {
     assert_eq!(answer.pair(), (None, Some(&*whole)));
     assert_eq!(scene.ways("whole_no_pair").await, 1.0);
     scene.ends().await;
+}
+
+/// What the prefill worker did for the attempt that failed is no part of the answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_of_whole_requests_that_takes_over_from_a_pair_answers_alone() {
+    let members = [halves(1, 1), vec![Member::new(Role::Both)]].concat();
+    let scene = scene(Plan::default(), 1, &members).await;
+    next(scene.decode()[0], Fault::status(503));
+    let answer = scene.ask(&chat()).await.good();
+    let whole = scene.of(Role::Both)[0].url();
+    assert_eq!(seen(&scene.prefill()), 1, "a pair was tried first");
+    assert_eq!(answer.pair(), (None, Some(&*whole)));
+    scene.ends_with(1).await;
 }
 
 /// A worker whose engine is spread over so many processors.

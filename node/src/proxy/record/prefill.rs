@@ -133,6 +133,11 @@ impl Record {
         }
     }
 
+    /// One worker is to have all of it: what a prefill worker did for an attempt before is no part of the answer.
+    pub fn undivided(&mut self) {
+        self.prefill = None;
+    }
+
     /// The worker that computed the prompt, if another one than that of the answer.
     pub fn prefill_worker(&self) -> Option<&Arc<str>> {
         self.prefill.as_ref().map(|leg| &leg.worker.label)

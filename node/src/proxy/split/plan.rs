@@ -99,6 +99,7 @@ impl<'a> ToPair<'a> {
             computed.leave();
         }
         self.record.goes(way);
+        self.record.undivided();
         Ok(Chosen::One(placed))
     }
 
