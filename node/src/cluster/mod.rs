@@ -254,8 +254,7 @@ impl Cluster {
             // From one known start to a later one: the first that is reported is no restart.
             let epoch = known.epoch.load(Ordering::Relaxed);
             if epoch > 0 && spec.epoch() > epoch {
-                known.health.restarted();
-                known.is_silent_of_responses.store(false, Ordering::Relaxed);
+                known.restarted();
             }
             return Some(Arc::clone(known));
         }

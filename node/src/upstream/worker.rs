@@ -103,7 +103,8 @@ pub struct Worker {
     pub kv_engines: ArcSwap<Vec<Arc<KvEngine>>>,
     /// When a prompt's KV was handed over to it, or by it, the last time that this replica knows of.
     pub transferred: AtomicInstant,
-    /// A transfer from it failed, and none was good since: its engine may be another one by now.
+    /// It started again, or a transfer from it failed: its engine may be another one than is known, until an answer says
+    /// that it is the known one.
     pub is_other_engine: AtomicBool,
     /// Its answer to a response does not say where the KV of its prompt is; forgotten when it is started anew.
     pub is_silent_of_responses: AtomicBool,
@@ -250,7 +251,13 @@ impl Worker {
     /// A transfer of KV from it, or to it, was good.
     pub fn has_transferred(&self, now: Instant) {
         self.transferred.extend(now);
-        self.is_other_engine.store(false, Ordering::Relaxed);
+    }
+
+    /// Its process started again.
+    pub fn restarted(&self) {
+        self.health.restarted();
+        self.is_silent_of_responses.store(false, Ordering::Relaxed);
+        self.is_other_engine.store(true, Ordering::Relaxed);
     }
 
     /// A transfer of KV from it failed: what is known of its engine is asked for again.

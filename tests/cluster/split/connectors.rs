@@ -108,6 +108,47 @@ async fn nixl_that_pushes() {
     outlives_a_restart(&scene).await;
 }
 
+/// Its former name is not used once its process is known to be another one, nor until the new one is known.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_that_is_known_costs_no_push() {
+    let member = |role| {
+        let member = Member::new(role).connector(Connector::NixlPush);
+        member.line("labels = { \"kv.mode\" = \"push\" }")
+    };
+    let plan = Plan::default().set("health.interval", "\"20ms\"");
+    let scene = scene(plan, 1, &[Role::Prefill, Role::Decode].map(member)).await;
+    scene.talks().await;
+    let prefill = scene.prefill()[0];
+    let admin = scene.cluster.replicas[0].admin();
+    let chats = chats(6);
+    scene.ask(&chats[0]).await.good();
+    let is_named = async || {
+        eventually(LIMIT, "its name is learned", async || {
+            let id = prefill.engine_id(0).expect("it takes part");
+            let known = http1::get(admin.0, "/workers").await.text();
+            known.contains(&id).then_some(()).ok_or(known)
+        })
+        .await;
+    };
+    is_named().await;
+    scene.ask(&chats[1]).await.good();
+    let before = admin.worker(&prefill.url()).await.epoch;
+    prefill.restart();
+    eventually(LIMIT, "its restart is known", async || {
+        let epoch = admin.worker(&prefill.url()).await.epoch;
+        (epoch > before)
+            .then_some(())
+            .ok_or_else(|| format!("{epoch}"))
+    })
+    .await;
+    for chat in &chats[2..] {
+        scene.ask(chat).await.good();
+    }
+    let failures = "grapevine_transfer_failures_total";
+    assert_eq!(scene.metric(0, failures, "").await, 0.0);
+    is_named().await;
+}
+
 const MOONCAKE: [&str; 2] = ["kv_connector = \"mooncake\"", "bootstrap_port = {side}"];
 
 #[tokio::test(flavor = "multi_thread")]

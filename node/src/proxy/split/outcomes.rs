@@ -26,7 +26,7 @@ impl ToPair<'_> {
     pub(super) fn prefilled(&mut self, computed: &Computed) {
         let usage = sse::usage_of(&computed.answer);
         self.record.prefilled(computed.at, usage);
-        let learned = grapevine_transfer::learned(&computed.half, &computed.answer);
+        let learned = self.learned(computed);
         if learned.is_empty() {
             return;
         }
@@ -36,6 +36,13 @@ impl ToPair<'_> {
             // While many are being learned it is learned from a later answer.
             let _ = self.dispatch.learned.try_send(Learned { worker, fact });
         }
+    }
+
+    /// What its prefill worker's answer says of it that is not known.
+    fn learned(&self, computed: &Computed) -> Vec<(String, String)> {
+        let member = &self.halves.prefill.members()[computed.index];
+        let known = member.half().unwrap_or(&computed.half);
+        grapevine_transfer::learned(known, &computed.answer)
     }
 
     /// The prefill worker's answer does not say where the KV is, so no decode worker could fetch it.
@@ -177,6 +184,12 @@ impl ToPair<'_> {
         let now = Instant::now();
         pair.prefill.0.has_transferred(now);
         pair.decode.0.has_transferred(now);
+        let is_other_engine = &pair.prefill.0.is_other_engine;
+        // Until all know the name that an answer taught, the former one is that of an engine that is gone.
+        let is_known = |computed| self.learned(computed).is_empty();
+        if is_other_engine.load(Ordering::Relaxed) && computed.as_ref().is_some_and(is_known) {
+            is_other_engine.store(false, Ordering::Relaxed);
+        }
         if self.asked.outgoing().stream {
             let waited = pair.begun.elapsed().as_secs_f64();
             let transfers = &self.dispatch.metrics.split.transfer_seconds;
