@@ -8,7 +8,7 @@ use grapevine_tests::chat::{MODEL, Stream, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, Response};
 use grapevine_tests::wait::{LIMIT, eventually};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -131,6 +131,35 @@ async fn who_waits_for_a_place_of_a_model_that_goes_is_told_so() {
     for answer in waiting {
         assert_error(&answer.await.expect("no panic"), 404, "model_not_found");
     }
+    assert_eq!(house.workers[0].stats().requests, sent);
+}
+
+/// Where workers take halves of requests no client says itself where blocks are, also one that came before.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_while_workers_get_roles_is_looked_at_anew() {
+    let house = house(1).await;
+    let (held, _) = flood(&house, 0).await;
+    let (data, admin) = (house.data(), house.cluster.replicas[0].admin());
+    let mut body = of(LARGE, chat("says where its blocks are", 1));
+    body["kv_transfer_params"] = json!({ "do_remote_prefill": true });
+    let steers = body.clone();
+    let waits = tokio::spawn(async move { http1::post(data, CHATS, &steers).await });
+    queued(&house, 1).await;
+    let url = house.workers[0].url();
+    admin.change(&url, &json!({ "role": "decode" })).await;
+    let target = format!("/explain?path={CHATS}");
+    eventually(LIMIT, "its worker has the role", async || {
+        let explained = http1::post(admin.0, &target, &body).await;
+        let refused = explained.head.status == 400;
+        refused.then_some(()).ok_or_else(|| explained.text())
+    })
+    .await;
+    let sent = house.workers[0].stats().requests;
+    for stream in held {
+        stream.leave(false);
+    }
+    let answer = waits.await.expect("no panic");
+    assert_error(&answer, 400, "invalid_request");
     assert_eq!(house.workers[0].stats().requests, sent);
 }
 

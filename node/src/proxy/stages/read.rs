@@ -207,14 +207,7 @@ impl Read {
             query = entry.at_holder(query, &input, record).await?;
             at += begun.elapsed();
         }
-        let division = match query.pool.is_of_whole_workers() {
-            true => None,
-            false => {
-                let is_held = query.response.is_some();
-                division::check_id(record.request_id())?;
-                Some(Division::of(endpoint, is_held, &body.bytes, &query.pool)?)
-            }
-        };
+        let mut division = division_of(endpoint, &query, &body, record)?;
         let now = Instant::now();
         let thought = now - at;
         if endpoint == Endpoint::Response {
@@ -223,6 +216,10 @@ impl Read {
             entry
                 .model(&mut query, key.as_ref(), &waits_by, now, record)
                 .await?;
+            if division.is_none() {
+                // Its workers may have got roles while it waited.
+                division = division_of(endpoint, &query, &body, record)?;
+            }
         }
         let sent = query.body_of(body.bytes.clone());
         let explained = head.headers.contains_key(headers::EXPLAIN);
@@ -267,6 +264,21 @@ impl Read {
             body: &self.body.bytes,
         }
     }
+}
+
+/// Whether a request can be divided; none where the workers of its pool take whole requests only.
+fn division_of(
+    endpoint: Endpoint,
+    query: &RoutingQuery,
+    body: &HeldBody,
+    record: &Record,
+) -> Result<Option<Division>, ApiError> {
+    if query.pool.is_of_whole_workers() {
+        return Ok(None);
+    }
+    division::check_id(record.request_id())?;
+    let is_held = query.response.is_some();
+    Division::of(endpoint, is_held, &body.bytes, &query.pool).map(Some)
 }
 
 impl EntryParts<'_> {
