@@ -57,6 +57,32 @@ async fn a_refused_connection_is_invisible_to_clients() {
     house.close().await;
 }
 
+/// What the router takes is counted up to its first choice: a connection that fails takes as long as the worker lets it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_refused_a_connection_is_prepared_once() {
+    let (_bound, dead) = closed_port();
+    let plan = Plan::default()
+        .worker(&dead, &[MODEL])
+        .set("health.interval", "\"10s\"");
+    let house = House::of(plan, vec![quick(); 2]).await;
+    let admin = house.cluster.replicas[0].admin();
+    let mut asked = 0.0;
+    loop {
+        asked += 1.0;
+        assert!(asked < 100.0, "none of them was sent to it");
+        let body = chat(&format!("question {asked}"), 1);
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        if admin.attempts(&dead).await > 0.0 {
+            break;
+        }
+    }
+    let metrics = admin.metrics().await;
+    let prepared = metrics.sum("grapevine_preparation_seconds_count", "");
+    assert_eq!(prepared, asked);
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn all_workers_down_is_503_and_the_first_one_back_serves() {
     let mut house = House::new(2).await;

@@ -206,9 +206,12 @@ impl Record {
     /// A worker is to be chosen: all that comes before is done, at the time that is returned.
     pub fn prepared(&self) -> Instant {
         let now = Instant::now();
-        let took = now - self.started;
-        let took = took.saturating_sub(self.queued.unwrap_or_default());
-        self.metrics.requests.prepared(took);
+        // Another one is chosen as if the request had just been let in: what the first one took is not the router's time.
+        if self.attempts == 0 {
+            let took = now - self.started;
+            let took = took.saturating_sub(self.queued.unwrap_or_default());
+            self.metrics.requests.prepared(took);
+        }
         now
     }
 
