@@ -242,6 +242,42 @@ async fn a_refused_request_waits_where_the_others_are_full() {
     house.close().await;
 }
 
+/// So does one whose worker ends while it has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_whose_worker_ends_waits_where_the_others_are_full() {
+    let workers = [chat::worker(quick()).await, chat::worker(quick()).await];
+    let plan = workers.iter().fold(Plan::default(), |plan, worker| {
+        plan.worker_with(&worker.url(), &[MODEL], "max_in_flight = 1\n")
+    });
+    // Only requests can show that one is gone.
+    let plan = plan.set("health.interval", "\"1h\"");
+    let house = House::with(plan, Vec::from(workers)).await;
+    let mut busy = Stream::open(house.data(), &streamed("busy", 100_000))
+        .await
+        .expect("accepted");
+    busy.read_events(1).await.expect("it has begun");
+    let at = busy.head().header("x-grapevine-worker");
+    let ends = house
+        .workers
+        .iter()
+        .find(|worker| at != Some(&worker.url()));
+    let exit = Fault {
+        exit: true,
+        ..Fault::default()
+    };
+    let ends = ends.expect("the other one");
+    ends.add_rule(Rule::next(1, exit)).expect("room for a rule");
+    let data = house.data();
+    let moves = tokio::spawn(async move { http1::post(data, CHATS, &chat("moves", 1)).await });
+    admission::waiting(&house, "worker", 1).await;
+    let admin = house.cluster.replicas[0].admin();
+    assert_eq!(admin.attempts(&ends.url()).await, 1.0, "it was there first");
+    busy.leave(false);
+    let answer = moves.await.expect("no panic");
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_accepts_and_closes_is_passed_over() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

@@ -137,7 +137,7 @@ pub(super) async fn run<C: AttemptPlan>(
                 if !pause.is_zero() {
                     sleep(pause).await;
                 }
-                let again = if failure.is_unsent() {
+                let again = if failure.is_unsent() || failure.is_free() {
                     // As if it had just been let in: those that are left may be full.
                     plan.place_first(&mut tried).await
                 } else {
@@ -146,8 +146,7 @@ pub(super) async fn run<C: AttemptPlan>(
                 placed = match again {
                     Ok(placed) => placed,
                     Err(why @ Exhausted::Quarantined(_)) => return Err(why),
-                    // That its model is gone by now says less than what became of it.
-                    Err(Exhausted::TurnedAway(why)) if why.kind != ErrorKind::ModelNotFound => {
+                    Err(Exhausted::TurnedAway(why)) if tells_more(&why, &failure) => {
                         return Err(Exhausted::TurnedAway(why));
                     }
                     Err(_) => {
@@ -160,6 +159,15 @@ pub(super) async fn run<C: AttemptPlan>(
                 };
             }
         }
+    }
+}
+
+/// Whether a client is told this rather than what became of its last attempt. That its model is gone by now says less, and
+/// so does that no worker is left for it, where one had it.
+fn tells_more(why: &ApiError, failure: &Failure) -> bool {
+    match failure.is_free() && !failure.is_unsent() {
+        true => why.kind == ErrorKind::Overloaded,
+        false => why.kind != ErrorKind::ModelNotFound,
     }
 }
 
