@@ -405,6 +405,39 @@ async fn what_cannot_be_continued_ends_with_one_error_event() {
     }
 }
 
+/// What cannot be continued ends as if nobody had wanted that: a client that got the beginning of an event cannot be told
+/// to forget it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_continued_any_more_ends_between_events() {
+    let plan = patient()
+        .set("failover.enabled", "true")
+        .set("failover.text_bytes", "\"1KiB\"");
+    let house = House::of(plan, vec![quick()]).await;
+    let mut halves = 0;
+    for number in 0..12 {
+        // An event has some 250 bytes: some three hundred of them have come.
+        let bytes = 76_000 + 23 * number;
+        let rule = Rule::next(1, Fault::stop(Point::Body(bytes), How::Fin));
+        house.workers[0].add_rule(rule).expect("room");
+        let body = streamed(&format!("long number {number}"), 400);
+        let text = http1::post(house.data(), CHATS, &body).await.text();
+        let (events, end) = text.rsplit_once("\n\n").expect("blank lines");
+        assert_eq!(end, "", "{text}");
+        let read = Read::of(text.as_bytes());
+        let (_, last) = events.rsplit_once("\n\n").expect("some events");
+        assert_eq!((read.errors.len(), read.done), (1, 0), "{last}");
+        assert_eq!(read.errors[0]["code"], "upstream_broke", "{last}");
+        assert!(read.text.len() > 1024, "{} bytes of text", read.text.len());
+        let passed = text.len() - last.len() - "\n\n".len();
+        halves += usize::from(passed < bytes as usize);
+    }
+    assert!(halves > 6, "{halves} were cut within an event");
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    assert_eq!(metrics.sum("grapevine_failovers_total", "too_long"), 12.0);
+    house.workers.iter().for_each(|worker| worker.reset());
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn failover_is_for_those_who_want_it() {
     let plan = patient();
@@ -472,6 +505,35 @@ async fn a_client_that_leaves_while_its_stream_moves_leaves_nothing_behind() {
     .await;
     let metrics = house.cluster.replicas[0].admin().metrics().await;
     assert_eq!(metrics.sum("grapevine_requests_total", "client_left"), 1.0);
+    house.close().await;
+}
+
+/// Nobody is to blame for it, whoever notices first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_out_of_time_while_it_moves_says_so() {
+    let plan = patient().set("timeouts.whole_request", "\"3s\"");
+    let house = House::of(plan, vec![quick(); 2]).await;
+    let (body, id) = (request(CHATS, 0), "out-of-time-while-moving");
+    let unbroken = ask(house.workers[0].addr(), CHATS, &[], &body).await;
+    let fault = Fault::stop(Point::Event(3), How::Rst);
+    break_home(&house, CHATS, &body, id, fault).await;
+    for worker in &house.workers {
+        let silent = rule(("x-grapevine-continuation", "1"), Fault::never_answer());
+        worker.add_rule(silent).expect("room");
+    }
+    let read = ask(house.data(), CHATS, &[ON, ("x-request-id", id)], &body).await;
+    assert_eq!((read.errors.len(), read.done), (1, 0), "{read:?}");
+    assert_eq!(read.errors[0]["code"], "upstream_timeout", "{read:?}");
+    assert!(unbroken.text.starts_with(&read.text), "{read:?}");
+    assert_eq!(continuations(&house.seen(id)), ["1"]);
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    for (label, count) in [("\"out_of_time\"", 1.0), ("\"refused\"", 0.0)] {
+        let counted = metrics.sum("grapevine_failovers_total", label);
+        assert_eq!(counted, count, "{label}");
+    }
+    let outcome = "outcome=\"out_of_time\"";
+    assert_eq!(metrics.sum("grapevine_requests_total", outcome), 1.0);
+    house.workers.iter().for_each(|worker| worker.reset());
     house.close().await;
 }
 

@@ -153,6 +153,8 @@ async fn search(
     {
         Ok(sent) => sent,
         Err(Exhausted::Unplaced(_) | Exhausted::TurnedAway(_)) => return Err(Reason::NoWorker),
+        // No worker is to blame, and the token is not spent.
+        Err(Exhausted::Failed(Failure::OutOfTime)) => return Err(Reason::OutOfTime),
         Err(Exhausted::Failed(_)) => {
             loan.spend();
             return Err(Reason::Refused);

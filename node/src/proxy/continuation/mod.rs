@@ -168,6 +168,11 @@ impl Continuation {
         Passage::more(self.pass(whole, rewritten))
     }
 
+    /// Why nothing more of the first worker is read: its bytes pass as they come.
+    pub fn left_alone(&self) -> Option<Reason> {
+        self.against.filter(|_| self.moves == 0)
+    }
+
     /// Gives what is held at the end of a stream that is not continued.
     pub fn flush(&mut self) -> Bytes {
         let held = self.blocks.flush();

@@ -408,10 +408,11 @@ fn an_answer_that_is_no_text_passes_on_and_is_not_continued() {
     ];
     for (data, reason) in beyond {
         let mut first = begun();
-        // Behind it even a half event goes out at once, as without failover.
+        // Behind it even a half event goes on at once: whoever is left alone is not held back here.
         let bytes = Bytes::from(format!("data: {data}\n\ndata: {{\"half"));
         let taken = first.take(bytes.clone());
         assert_eq!((taken.pass, taken.then), (bytes, Then::More), "{data}");
+        assert_eq!(first.left_alone(), Some(reason), "{data}");
         let error = Bytes::from_static(b"data: {\"error\": {}}\n\n");
         assert_eq!(first.take(error.clone()).pass, error);
         assert_eq!(first.go_on(), Err(reason), "{data}");

@@ -27,16 +27,18 @@ impl Relay {
                 return Poll::Ready(Some(Err(RelayError::ClientLeft)));
             }
             let Some(failover) = self.failover() else {
-                return Poll::Ready(None);
+                // It is left alone since the last piece.
+                return self.poll_next(cx);
             };
             let words = if failover.is_moving() {
                 match failover.poll_moved(cx) {
                     Poll::Ready(Ok(moved)) => self.go_on(moved),
+                    Poll::Ready(Err(Reason::OutOfTime)) => self.ran_out_of_time(),
                     Poll::Ready(Err(reason)) => self.give_up(self.broke_by, reason),
-                    Poll::Pending => {
-                        let outcome = ready!(self.poll_end(cx));
-                        return Poll::Ready(self.broke(outcome));
-                    }
+                    Poll::Pending => match ready!(self.poll_end(cx)) {
+                        Outcome::OutOfTime => self.ran_out_of_time(),
+                        end => return Poll::Ready(self.broke(end)),
+                    },
                 }
             } else {
                 match self.poll_data(cx) {
@@ -58,6 +60,11 @@ impl Relay {
                 return Poll::Ready(None);
             }
         }
+    }
+
+    /// The time of the whole request is over while another worker is looked for. The search may notice first.
+    fn ran_out_of_time(&mut self) -> Bytes {
+        self.give_up(Outcome::OutOfTime, Reason::OutOfTime)
     }
 
     /// The end of the whole request, or of this replica; the search has limits of its own.
@@ -106,6 +113,9 @@ impl Relay {
             return Bytes::new();
         };
         let taken = failover.continuation().take(data);
+        if let Some(reason) = failover.continuation().left_alone() {
+            return self.leave_alone(reason, taken.pass);
+        }
         self.see(&taken.pass);
         let last = match taken.then {
             Then::More => return taken.pass,
@@ -120,6 +130,13 @@ impl Relay {
             }
         };
         [taken.pass, last].concat().into()
+    }
+
+    /// It has shown that it cannot be continued. What was kept for that is let go, and from here on it passes as one for
+    /// which nobody wants failover: what comes may end within an event.
+    fn leave_alone(&mut self, reason: Reason, data: Bytes) -> Bytes {
+        self.on_break = OnBreak::Refused(reason);
+        self.pass_whole(data, false)
     }
 
     /// The worker's answer ended well-formed, but perhaps too early.
