@@ -197,10 +197,20 @@ async fn a_conversation_stays_on_its_version_on_every_replica() {
 /// What is asked next is drawn for any version; the response lies on one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_goes_on_at_its_version_on_every_replica() {
+    goes_on_at_its_version("m").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_goes_on_at_its_version_where_that_has_the_name_of_the_alias() {
+    goes_on_at_its_version("v1").await;
+}
+
+async fn goes_on_at_its_version(alias: &str) {
     const RESPONSES: &str = "/v1/responses";
-    let (cluster, workers) = versions(r#"[{ name = "m", targets = ["v1", "v2"] }]"#).await;
+    let aliases = format!(r#"[{{ name = "{alias}", targets = ["v1", "v2"] }}]"#);
+    let (cluster, workers) = versions(&aliases).await;
     let data: Vec<_> = cluster.running().map(|replica| replica.data()).collect();
-    let asked = |input: &str| json!({ "model": "m", "input": input, "max_output_tokens": 3 });
+    let asked = |input: &str| json!({ "model": alias, "input": input, "max_output_tokens": 3 });
     let mut models = BTreeSet::new();
     for number in 0..8 {
         let first = http1::post(data[0], RESPONSES, &asked(&format!("question {number}"))).await;

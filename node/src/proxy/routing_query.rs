@@ -109,17 +109,14 @@ impl RoutingQuery {
             Some(_) => pool,
             None => pool.in_use(),
         };
-        // The pool of all workers has no model: its requests keep the name that they came with.
-        let is_alias =
-            |asked: &str| asked != pool.model() && settings.models.targets_of(asked).is_some();
-        let asked_model = model.filter(|asked| is_alias(asked));
+        let asked_model = alias_in(settings, view, &pool).map(Box::from);
         Ok(Self {
             rank: rank::asked_for(headers, &pool)?,
             key: key_of(pool.model()),
             response,
             holder: None,
-            alias: asked_model.and(read.model_at),
-            asked_model: asked_model.map(Box::from),
+            alias: asked_model.as_ref().and(read.model_at),
+            asked_model,
             stream: view.stream,
             pool,
         })
@@ -128,8 +125,9 @@ impl RoutingQuery {
     /// Where the response may lie that it is about: in its pool, or, where its model is an alias, in that of another target,
     /// since its input says nothing of the input that the response answered.
     pub fn pools_of_response(&self, cluster: &Cluster) -> Vec<Arc<Pool>> {
-        let asked = self.asked_model.as_deref();
-        let targets = asked.and_then(|asked| cluster.settings().models.targets_of(asked));
+        // An alias may have its target's own name.
+        let asked = self.asked_model.as_deref().unwrap_or(self.pool.model());
+        let targets = cluster.settings().models.targets_of(asked);
         let fleet = cluster.fleet();
         let others = targets.unwrap_or_default().iter();
         let others = others.filter(|target| target.model != self.pool.model());
@@ -155,6 +153,8 @@ impl RoutingQuery {
             let salt = salt_in(settings, input, &read.view)?;
             self.rank = rank::asked_for(input.headers, &pool)?;
             self.key = key_of(settings, input, &read.view, &salt, pool.model());
+            self.asked_model = alias_in(settings, &read.view, &pool).map(Box::from);
+            self.alias = self.asked_model.as_ref().and(read.model_at);
             self.pool = pool;
         }
         self.pool = Arc::clone(&self.pool).holding(&holder);
@@ -219,6 +219,18 @@ impl RoutingQuery {
             None => WorkerBody::unchanged(bytes),
         }
     }
+}
+
+/// The alias that a body names in place of the pool's model. The pool of all workers has no model: its requests keep the
+/// name that they came with.
+fn alias_in<'a>(
+    settings: &ClusterSettings,
+    view: &'a BodyView<'_>,
+    pool: &Pool,
+) -> Option<&'a str> {
+    let asked = view.model.as_ref().map(|model| &*model.0)?;
+    let is_alias = asked != pool.model() && settings.models.targets_of(asked).is_some();
+    is_alias.then_some(asked)
 }
 
 /// The key of a request under a model's name.

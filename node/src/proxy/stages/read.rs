@@ -333,6 +333,7 @@ impl EntryParts<'_> {
         let holder = self.finder.holder_of(wanted).await?;
         let query = query.at_holder(holder, pools, self.cluster, input)?;
         record.asks_for(query.pool.label());
+        record.asked_model = query.asked_model.clone();
         Ok(query)
     }
 }
