@@ -161,7 +161,8 @@ async fn a_frozen_worker_is_left_by_plain_answers() {
     house.close().await;
 }
 
-/// A long one is not kept, and the counts stand at its end; nor has one in chunks a length that its head says.
+/// A long one is not kept, and the counts stand at its end, or at its beginning; nor has one in chunks a length that its
+/// head says.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_of_a_long_answer_and_of_one_in_chunks_are_counted() {
     const PATH: &str = "/v1/embeddings";
@@ -174,16 +175,19 @@ async fn tokens_of_a_long_answer_and_of_one_in_chunks_are_counted() {
     };
     let long = House::of(Plan::default(), vec![quick()]).await;
     let numbers = "0.25,".repeat(40_000);
-    long.reply_next(Canned {
-        status: 200,
-        headers: Vec::new(),
-        body: Some(format!(
-            r#"{{"data":[{{"embedding":[{numbers}1]}}],"usage":{{"prompt_tokens":7,"total_tokens":7}}}}"#
-        )),
-        repeat: 1,
-        gzip: false,
-    });
-    assert_eq!(prompt_tokens(&long).await, 7.0);
+    let usage = r#""usage":{"prompt_tokens":7,"total_tokens":7}"#;
+    let rerank = format!(r#"{{"id":"rerank-1","model":"m",{usage},"results":[{numbers}1]}}"#);
+    let embedding = format!(r#"{{"data":[{{"embedding":[{numbers}1]}}],{usage}}}"#);
+    for (answer, tokens) in [(embedding, 7.0), (rerank, 14.0)] {
+        long.reply_next(Canned {
+            status: 200,
+            headers: Vec::new(),
+            body: Some(answer),
+            repeat: 1,
+            gzip: false,
+        });
+        assert_eq!(prompt_tokens(&long).await, tokens);
+    }
     long.close().await;
 
     let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n\

@@ -40,6 +40,10 @@ use crate::upstream::{AnswerBody, Connection, InFlight};
 pub use self::first::First;
 pub use self::on_break::{Movable, Moved, OnBreak};
 
+/// Bytes at the beginning of an answer that is no stream of events in which its counts may stand: engines write those of a
+/// rerank before its results. Those of all others stand at the end.
+const EARLY_BYTES: usize = 1024;
+
 /// The client left, or an answer without a place for an error event broke off: the connection is cut.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
@@ -260,6 +264,9 @@ impl Relay {
                 (progress, before..scan.tokens(), scan.error && !error)
             }
             None => {
+                if self.record.bytes_out == 0 {
+                    self.record.usage = sse::usage_of(&data[..data.len().min(EARLY_BYTES)]);
+                }
                 self.tail.keep(data);
                 (true, 0..0, false)
             }
@@ -448,10 +455,12 @@ impl Relay {
         self.on_break = OnBreak::End;
         match &self.scan {
             Some(scan) => self.record.streamed(scan),
-            None if outcome == Outcome::Success => {
-                self.record.usage = sse::usage_of(self.tail.bytes());
+            None => {
+                let early = self.record.usage.take();
+                if outcome == Outcome::Success {
+                    self.record.usage = sse::usage_of(self.tail.bytes()).or(early);
+                }
             }
-            None => {}
         }
         // The worker's room is there before the request's end makes others look for it.
         self.part(outcome);
