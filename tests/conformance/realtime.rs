@@ -348,6 +348,13 @@ async fn a_session_goes_to_no_model_that_its_key_may_not_have() {
         say(&mut socket, &audio).await;
         assert_eq!(next(&mut socket).await, Message::text(audio));
     }
+    say(
+        &mut socket,
+        r#"{"type":"session.update","model":"a","model":"b"}"#,
+    )
+    .await;
+    let told = next(&mut socket).await.to_string();
+    assert!(told.contains("invalid_request"), "{told}");
     // An update after other messages ends the session.
     let late = format!(
         r#"{{"x":"{}",{}"#,
@@ -361,8 +368,10 @@ async fn a_session_goes_to_no_model_that_its_key_may_not_have() {
     };
     assert_eq!(u16::from(frame.code), 1008);
     let metrics = house.cluster.replicas[0].admin().metrics().await;
-    let refused = metrics.sum("grapevine_errors_total", "model_not_found");
-    assert_eq!(refused, 2.0);
+    for (code, count) in [("model_not_found", 2.0), ("\"invalid_request\"", 1.0)] {
+        let refused = metrics.sum("grapevine_errors_total", code);
+        assert_eq!(refused, count, "{code}");
+    }
     freed(&house.workers).await;
     house.close().await;
 }

@@ -18,7 +18,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::Session;
 use super::frames::{CloseCode, Frames};
 use super::watch::Watch;
-use crate::api::error::ErrorKind;
 use crate::config::RealtimeConfig;
 use crate::http::client_io::Gone;
 use crate::metrics::refusals::RefusalMetrics;
@@ -158,12 +157,13 @@ impl Tunnel {
             if let Poll::Ready(side) = up.poll(cx, client, worker) {
                 return Poll::Ready(side.left(End::ClientLeft, End::WorkerLeft));
             }
-            if down.words.is_empty()
-                && let Some(watch) = &mut up.watch
-                && watch.has_refusals()
-            {
-                record.count_error(ErrorKind::ModelNotFound);
-                down.words = watch.take_refusals();
+            if let Some(watch) = &mut up.watch {
+                for refused in watch.take_uncounted() {
+                    record.count_error(refused);
+                }
+                if down.words.is_empty() {
+                    down.words = watch.take_refusals();
+                }
             }
             if let Poll::Ready(side) = down.poll(cx, worker, client) {
                 return Poll::Ready(side.left(End::WorkerLeft, End::ClientLeft));

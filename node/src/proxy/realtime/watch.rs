@@ -17,6 +17,7 @@ use serde_json::value::RawValue;
 
 use super::frames::{self, CloseCode, Head, Opcode};
 use super::kind::KindScan;
+use crate::api::error::ErrorKind;
 use crate::cluster::Cluster;
 use crate::proxy::caller::Caller;
 use crate::tenants::ApiKey;
@@ -93,6 +94,8 @@ pub(super) struct Watch {
     message: Option<PartialMessage>,
     /// Frames to the client.
     refusals: Vec<u8>,
+    /// What they say, while nobody has counted it.
+    uncounted: Vec<ErrorKind>,
 }
 
 impl fmt::Debug for Watch {
@@ -137,6 +140,7 @@ impl Watch {
             frame: None,
             message: None,
             refusals: Vec::new(),
+            uncounted: Vec::new(),
         }
     }
 
@@ -168,9 +172,9 @@ impl Watch {
         std::mem::take(&mut self.refusals)
     }
 
-    /// There are some.
-    pub(super) fn has_refusals(&self) -> bool {
-        !self.refusals.is_empty()
+    /// What was refused since this was asked last.
+    pub(super) fn take_uncounted(&mut self) -> Vec<ErrorKind> {
+        std::mem::take(&mut self.uncounted)
     }
 
     /// A frame's head is whole.
@@ -283,19 +287,19 @@ impl Watch {
     }
 
     fn refuse(&mut self, why: &MessageRefused) -> Result<(), CloseCode> {
-        let (code, message, param) = match why {
+        let (kind, message, param) = match why {
             MessageRefused::Model(model) => (
-                "model_not_found",
+                ErrorKind::ModelNotFound,
                 format!("the model `{model}` is not served"),
                 "model",
             ),
             MessageRefused::Unreadable => (
-                "invalid_request",
+                ErrorKind::InvalidRequest,
                 "a session.update is a JSON object that names each field once".to_owned(),
                 "session",
             ),
             MessageRefused::TooLong => (
-                "invalid_request",
+                ErrorKind::InvalidRequest,
                 format!("a session.update has at most {HELD_BYTES_MAX} bytes"),
                 "session",
             ),
@@ -304,10 +308,11 @@ impl Watch {
             "type": "error",
             "event_id": format!("event_{:016x}", rand::random::<u64>()),
             "error": {
-                "type": "invalid_request_error", "code": code, "message": message, "param": param, "event_id": null,
+                "type": "invalid_request_error", "code": kind.code(), "message": message, "param": param, "event_id": null,
             },
         });
         frame_of_server(event.to_string().as_bytes(), &mut self.refusals);
+        self.uncounted.push(kind);
         if self.refusals.len() > REFUSALS_BYTES_MAX {
             return Err(CloseCode::Policy);
         }

@@ -63,13 +63,16 @@ fn pass(bytes: &[u8]) -> (Vec<String>, Vec<String>) {
             watch.read(piece, &mut out).expect("the session goes on");
         }
         let refusals = messages(&watch.take_refusals());
+        let counted = watch.take_uncounted();
         let codes = refusals.iter().map(|event| {
             let event: serde_json::Value = serde_json::from_str(event).expect("JSON");
             assert_eq!(event["type"], "error");
             assert_eq!(event["error"]["type"], "invalid_request_error");
             event["error"]["code"].as_str().expect("a code").to_owned()
         });
-        (messages(&out), codes.collect::<Vec<_>>())
+        let codes: Vec<_> = codes.collect();
+        assert!(codes.iter().eq(counted.iter().map(|kind| kind.code())));
+        (messages(&out), codes)
     };
     let whole = read(bytes.len());
     for piece in [1, 2, 3, 7, 1_000] {
