@@ -29,6 +29,8 @@ const EARLY_EVENTS: [&[u8]; 3] = [
     b"response.queued",
     b"response.in_progress",
 ];
+/// Is named like a piece of text, and has the reason for the end and the counts of an answer in Anthropic's protocol.
+const MESSAGE_DELTA: &[u8] = b"message_delta";
 /// Names of events that say that the worker failed.
 const ERROR_EVENTS: [&[u8]; 2] = [b"error", b"response.failed"];
 
@@ -206,7 +208,8 @@ impl Scan {
             self.is_early = EARLY_EVENTS.contains(&name);
             self.error |= ERROR_EVENTS.contains(&name);
             self.done |= LAST_EVENTS.contains(&name);
-            self.deltas += u64::from(end.trim_ascii_end().ends_with(b"delta"));
+            let is_delta = end.trim_ascii_end().ends_with(b"delta") && name != MESSAGE_DELTA;
+            self.deltas += u64::from(is_delta);
         } else if let Some(value) = head.strip_prefix(b"data:") {
             let value = value.trim_ascii();
             self.events += 1;
@@ -299,6 +302,11 @@ mod tests {
                 b"event: response.created\ndata: {}\n\nevent: response.reasoning_summary_text.delta\ndata: {}\n\n\
                   event: response.reasoning_summary_text.done\ndata: {}\n\nevent: content_block_delta\ndata: {}\n\n",
                 2,
+            ),
+            (
+                b"event: message_start\ndata: {}\n\nevent: content_block_delta\ndata: {}\n\n\
+                  event: content_block_stop\ndata: {}\n\nevent: message_delta\ndata: {}\n\nevent: message_stop\ndata: {}\n\n",
+                1,
             ),
         ] {
             let mut scan = Scan::default();
