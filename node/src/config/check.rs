@@ -7,7 +7,7 @@ use grapevine_discovery::dns::NAMES_MAX;
 #[cfg(feature = "kubernetes")]
 use grapevine_discovery::kubernetes::SettingsError;
 use grapevine_gossip::worker::Role;
-use grapevine_placement::ModelFault;
+use grapevine_placement::{ModelFault, Target};
 
 use super::Config;
 use super::allow::Allow;
@@ -485,7 +485,10 @@ pub(super) fn of_models(config: &Config, raw: &Raw) -> Vec<Problem> {
 
 fn models(config: &Config, checks: &mut Checks<'_>) {
     for (table, model) in checks.raw.models.iter().zip(&config.model) {
-        if model.targets.is_some() && model.failover.is_some() {
+        let is_own = |target: &Target| target.model == model.name;
+        let targets = model.targets.as_deref().unwrap_or_default();
+        let has_streams = model.targets.is_none() || targets.iter().any(is_own);
+        if !has_streams && model.failover.is_some() {
             let what = "an alias has no streams of its own; give each of its targets a failover";
             checks.refuse(origin_in(table, "failover"), "model.failover", what);
         }

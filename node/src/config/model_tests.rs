@@ -38,6 +38,13 @@ fn models_must_fit_together() {
 }
 
 #[test]
+fn an_alias_that_is_a_model_too_has_what_a_model_has() {
+    let text =
+        "[[model]]\nname = \"a\"\ntargets = [\"a:9\", \"b\"]\npolicy = \"random\"\nfailover = true";
+    assert!(Config::from_layers(file(text)).is_ok());
+}
+
+#[test]
 fn what_is_wrong_in_any_case_is_named_beside_other_mistakes() {
     let text = "[[model]]\nname = \"a\"\ntargets = [\"c:0\"]\n[[model]]\nname = \"a\"\npolicy = \"zz\"\n\
         [[model]]\nname = \"b\"\ntargets = []\n[[model]]\nname = 5\n[[model]]\nname = 6";
