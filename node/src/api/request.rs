@@ -50,7 +50,7 @@ pub struct BodyView<'a> {
     pub input: Option<Prompt<'a>>,
     /// What SGLang, Cohere and vLLM's own paths have for a prompt: `text`, `texts`, `input_ids`, `token_ids`.
     pub text: Option<Prompt<'a>>,
-    /// `query`, `queries` or `text_1`: what all pairs of a rerank or score begin with.
+    /// `query`, `queries`, `text_1` or `data_1`: what all pairs of a rerank or score begin with.
     pub query: Option<Prompt<'a>>,
     /// `tools`, as JSON.
     pub tools: Option<&'a RawValue>,
@@ -128,7 +128,9 @@ impl<'de> Visitor<'de> for Reader<'_> {
                 "text" | "texts" | "input_ids" | "token_ids" => {
                     view.text = view.text.or(map.next_value()?);
                 }
-                "query" | "queries" | "text_1" => view.query = view.query.or(map.next_value()?),
+                "query" | "queries" | "text_1" | "data_1" => {
+                    view.query = view.query.or(map.next_value()?);
+                }
                 "tools" => once(&mut view.tools, map.next_value()?, "tools")?,
                 "system" => view.system = map.next_value()?,
                 "stream" => view.stream = is_true(map.next_value::<&RawValue>()?.get()),

@@ -229,6 +229,18 @@ fn lists_that_cost_more_than_they_weigh_are_not_read() {
 }
 
 #[test]
+fn pairs_have_the_key_of_what_they_begin_with() {
+    for name in ["query", "queries", "text_1", "data_1"] {
+        let home = |other: &str| {
+            let body = format!(r#"{{"model":"m","{name}":"what is it?","data_2":["{other}"]}}"#);
+            let headers = http::HeaderMap::new();
+            key_for_tests(Endpoint::Score, &headers, body.as_bytes()).home()
+        };
+        assert_eq!(home("this"), home("that"), "{name}");
+    }
+}
+
+#[test]
 fn errors_do_not_repeat_what_the_body_says() {
     const SECRET: &str = "canary, expected nothing";
     let mut refused = 0;
