@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use grapevine_testbed::fake_worker::{Config, KvEventsConfig};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::wait::{LIMIT, eventually};
 use grapevine_tests::{chat, http1, process};
@@ -90,12 +91,25 @@ fn is_as_documented(command: &str, rows: &[(String, bool)], answer: &Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_json_of_each_command_is_as_documented() {
-    let workers = chat::workers(2, &chat::paced(Duration::from_millis(1))).await;
+    let config = Config {
+        kv_events: Some(KvEventsConfig::default()),
+        ..chat::paced(Duration::from_millis(1))
+    };
+    let workers = chat::workers(2, &config).await;
     let cluster = Plan::default().workers(&workers).start(2).await;
     let replica = &cluster.replicas[0];
-    let answer = http1::post(replica.data(), "/v1/chat/completions", &chat::chat("hi", 1)).await;
-    assert_eq!(answer.head.status, 200, "{}", answer.text());
     let admin = format!("http://{}", replica.admin().0);
+    let long = chat::chat(&"some words of a prompt ".repeat(200), 1);
+    eventually(LIMIT, "a prompt is known to be in a cache", async || {
+        let answer = http1::post(replica.data(), "/v1/chat/completions", &long).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        let top: Value = http1::get(replica.admin().0, "/cache").await.json();
+        let prefixes = top["prefixes"].as_array().expect("a list");
+        (!prefixes.is_empty())
+            .then_some(())
+            .ok_or_else(|| top.to_string())
+    })
+    .await;
     let authority = cluster.dir().join("ca").display().to_string();
     let keys = cluster.dir().join("keys.toml");
     let made = process::run(&["keys", "new", "a"]).await.text;
@@ -104,9 +118,11 @@ async fn the_json_of_each_command_is_as_documented() {
     let entry: Vec<&str> = made.lines().filter(is_entry).collect();
     std::fs::write(&keys, entry.join("\n")).expect("written");
     let keys = keys.display().to_string();
-    let commands: [(&str, Vec<&str>); 9] = [
+    let [one, other] = [workers[0].url(), workers[1].url()];
+    let commands: [(&str, Vec<&str>); 12] = [
         ("status", vec!["status", "--links", "--admin", &admin]),
         ("workers list", vec!["workers", "list", "--admin", &admin]),
+        ("cache top", vec!["cache", "top", "--admin", &admin]),
         ("events", vec!["events", "--admin", &admin]),
         (
             "explain",
@@ -120,6 +136,16 @@ async fn the_json_of_each_command_is_as_documented() {
         ("ca show", vec!["ca", "show", "--dir", &authority]),
         ("keys check", vec!["keys", "check", &keys]),
         ("doctor", vec!["doctor", "--admin", &admin]),
+        (
+            "workers drain",
+            vec!["workers", "drain", &one, "--admin", &admin],
+        ),
+        (
+            "workers add",
+            vec![
+                "workers", "add", &one, &other, "--weight", "2", "--admin", &admin,
+            ],
+        ),
     ];
     // The figures of the last minute come with the second sample.
     eventually(LIMIT, "the last minute is known", async || {
