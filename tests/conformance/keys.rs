@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use grapevine_testbed::fake_worker::{Config, Entry, Fault, How, Point, Rule};
+use grapevine_tests::admin::Admin;
 use grapevine_tests::chat::{self, MODEL, chat};
 use grapevine_tests::http1::{self, Response};
 use grapevine_tests::keys::{KeyFile, write};
@@ -37,6 +38,60 @@ fn values<'a>(entry: &'a Entry, name: &str) -> Vec<&'a str> {
     let named = entry.headers.iter();
     let named = named.filter(|(n, _)| n.eq_ignore_ascii_case(name));
     named.map(|(_, value)| value.as_str()).collect()
+}
+
+/// Whoever's models were declared is not asked for them, so that its first refusal is that of a request.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_refuses_the_routers_key_costs_its_clients_nothing() {
+    let mut file = KeyFile::new();
+    let key = file.add("acme", "").await;
+    let wants_one = Config {
+        api_key: Some("engines-key".to_owned()),
+        ..quick()
+    };
+    let (strict, open) = (chat::worker(wants_one).await, chat::worker(quick()).await);
+    let plan = (file.plan().set("cluster.policy", "\"round_robin\""))
+        .worker(&strict.url(), &[MODEL])
+        .worker(&open.url(), &[MODEL]);
+    let house = House::with(plan, Vec::new()).await;
+    let send = async |question: &str| ask(&house, &key, &[], &chat(question, 1)).await;
+    for number in 0..8 {
+        let answer = send(&format!("question {number}")).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
+    assert_eq!(open.log().len(), 8);
+    logged(
+        &house,
+        "a worker refuses the key with which this replica asks it",
+    )
+    .await;
+    let Admin(admin) = house.cluster.replicas[0].admin();
+    let listed: Value = http1::get(admin, "/workers").await.json();
+    let rows = listed["workers"].as_array().expect("workers");
+    let of = |url: &str| rows.iter().find(|row| row["url"] == url).expect("a worker");
+    assert_eq!(
+        of(&strict.url())["why"],
+        "it refuses the key: it answered 401"
+    );
+    assert_eq!(of(&open.url())["why"], Value::Null);
+    assert_eq!(of(&strict.url())["health"], "healthy");
+
+    let id = open.url().replace(':', "%3A").replace('/', "%2F");
+    let removed = http1::exchange(admin, "DELETE", &format!("/workers/{id}"), &[], b"").await;
+    assert_eq!(removed.head.status, 200, "{}", removed.text());
+    eventually(LIMIT, "nobody else is left", async || {
+        let answer = send("to nobody").await;
+        (answer.head.status == 502)
+            .then_some(())
+            .ok_or_else(|| answer.text())
+    })
+    .await;
+    let error = assert_error(&send("to nobody").await, 502, "upstream_failed");
+    let message = error["message"].as_str().expect("a message");
+    assert!(
+        message.contains("refuse the key of this replica"),
+        "{message}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -258,6 +258,7 @@ impl Finder {
             body: WorkerBody::unchanged(bytes::Bytes::new()),
             stream: false,
             repeatable: true,
+            keeps_key: false,
             one_value: false,
             upgrade: None,
         });

@@ -172,6 +172,10 @@ fn word_of(failure: Failure) -> Word {
             ErrorKind::UpstreamFailed,
             "the engines that were tried have no such data-parallel rank: their workers' addresses name another",
         ),
+        Failure::KeyRefused => own(
+            ErrorKind::UpstreamFailed,
+            "the workers that were tried refuse the key of this replica, or want one: look at its workers.api_key",
+        ),
         Failure::WorkerBad => own(
             ErrorKind::NoWorker,
             "its worker stopped answering, and no other one could take the request; try again",
@@ -235,7 +239,7 @@ mod tests {
     #[tokio::test]
     async fn every_failure_has_one_face() {
         let pool = pool(&["a", "b"]);
-        let expected: [(&str, u16, Option<&str>); 15] = [
+        let expected: [(&str, u16, Option<&str>); 16] = [
             ("connect", 503, Some("no_worker_available")),
             ("connect_timeout", 503, Some("no_worker_available")),
             ("declined", 503, Some("no_worker_available")),
@@ -244,6 +248,7 @@ mod tests {
             ("malformed", 502, Some("upstream_failed")),
             ("first_token_timeout", 504, Some("upstream_timeout")),
             ("no_such_rank", 502, Some("upstream_failed")),
+            ("key_refused", 502, Some("upstream_failed")),
             ("worker_bad", 503, Some("no_worker_available")),
             ("out_of_time", 504, Some("upstream_timeout")),
             ("back_pressure", 503, None),

@@ -61,6 +61,8 @@ pub struct Outgoing {
     pub upgrade: Option<HeaderValue>,
     /// May a worker see it twice? A completion costs compute and no more; an unknown path may store something.
     pub repeatable: bool,
+    /// The client's key stays with this replica, which has asked for it: a worker's 401 speaks of this replica's key.
+    pub keeps_key: bool,
     /// An answer in JSON is one value that an engine computes: nobody reads it before its end.
     pub one_value: bool,
 }
@@ -345,6 +347,12 @@ async fn judge(
     if parts.status.as_u16() > STATUS_MAX {
         return Err(Failure::Malformed("its status has no meaning".into()));
     }
+    if parts.status == StatusCode::UNAUTHORIZED && !asks_with_clients_key(worker, outgoing) {
+        read_error_body(&mut connection, &mut body).await;
+        rest(worker, connection, &body);
+        worker.refused_key(parts.status);
+        return Err(Failure::KeyRefused);
+    }
     if is_retryable(parts.status) {
         let bytes = read_error_body(&mut connection, &mut body).await;
         rest(worker, connection, &body);
@@ -387,6 +395,12 @@ async fn judge(
             judged: !events,
         }))),
     }
+}
+
+/// Whether it is for the client to bring the key that the worker wants.
+fn asks_with_clients_key(worker: &Worker, outgoing: &Outgoing) -> bool {
+    let own = worker.connector.authorization(&worker.address.url);
+    !outgoing.keeps_key && own.is_none()
 }
 
 /// What was read of a plain answer's body before its head goes out.

@@ -9,6 +9,7 @@
 //! | [`Malformed`](Failure::Malformed) | yes | a token | `malformed` |
 //! | [`Late`](Failure::Late) | yes | a token | `first_token_timeout` |
 //! | [`NoSuchRank`](Failure::NoSuchRank) | yes | a token | `no_such_rank` |
+//! | [`KeyRefused`](Failure::KeyRefused) | no, the key may be wrong at this replica alone | none | `key_refused` |
 //! | [`WorkerBad`](Failure::WorkerBad) | no, the verdict is there | none | `worker_bad` |
 //! | [`OutOfTime`](Failure::OutOfTime) | no | never retried | `out_of_time` |
 //! | [`Status`](Failure::Status), [`Refused`](Failure::Refused): 429, 503 | no | a token | `back_pressure` |
@@ -46,7 +47,7 @@ pub const ANSWERED: &str = "answered";
 /// The result of an attempt whose end nobody waits for, as a metric label.
 pub const GIVEN_UP: &str = "given_up";
 /// All results of attempts, as metric labels.
-pub const ATTEMPT_RESULTS: [&str; 17] = [
+pub const ATTEMPT_RESULTS: [&str; 18] = [
     ANSWERED,
     GIVEN_UP,
     "connect",
@@ -57,6 +58,7 @@ pub const ATTEMPT_RESULTS: [&str; 17] = [
     "malformed",
     "first_token_timeout",
     "no_such_rank",
+    "key_refused",
     "worker_bad",
     "out_of_time",
     "back_pressure",
@@ -85,6 +87,8 @@ pub enum Failure {
     Late,
     /// The engine has no such data-parallel rank: its worker is described wrongly.
     NoSuchRank,
+    /// A 401, though no client's key was sent there: it is this replica's key that is wrong or missing.
+    KeyRefused,
     /// Its worker was found to be bad while it had shown nothing of the answer.
     WorkerBad,
     /// The whole request's time is over.
@@ -199,7 +203,7 @@ impl Failure {
         self.is_broken_connection()
             || self.is_leaving()
             || self.is_engine_dead()
-            || matches!(self, Self::WorkerBad | Self::Declined(_))
+            || matches!(self, Self::WorkerBad | Self::KeyRefused | Self::Declined(_))
     }
 
     /// How long the worker asks to be left alone.
@@ -218,7 +222,11 @@ impl Failure {
         if self.is_back_pressure()
             || matches!(
                 self,
-                Self::OutOfTime | Self::WorkerBad | Self::Declined(_) | Self::NoSocket(_)
+                Self::OutOfTime
+                    | Self::WorkerBad
+                    | Self::KeyRefused
+                    | Self::Declined(_)
+                    | Self::NoSocket(_)
             )
         {
             AttemptOutcome::Neutral
@@ -238,6 +246,7 @@ impl Failure {
             Self::Malformed(_) => "malformed",
             Self::Late => "first_token_timeout",
             Self::NoSuchRank => "no_such_rank",
+            Self::KeyRefused => "key_refused",
             Self::WorkerBad => "worker_bad",
             Self::OutOfTime => "out_of_time",
             Self::Status(..) | Self::Refused(..) if self.is_back_pressure() => "back_pressure",
@@ -331,6 +340,7 @@ pub(crate) mod tests {
             Failure::Malformed("garbage".into()),
             Failure::Late,
             Failure::NoSuchRank,
+            Failure::KeyRefused,
             Failure::WorkerBad,
             Failure::OutOfTime,
             status(429, ""),
@@ -377,6 +387,7 @@ pub(crate) mod tests {
             ("malformed", (true, false)),
             ("first_token_timeout", (true, false)),
             ("no_such_rank", (true, false)),
+            ("key_refused", (false, true)),
             ("worker_bad", (false, true)),
             ("out_of_time", (false, false)),
             ("back_pressure", (false, false)),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use grapevine_gossip::load::LoadCell;
 use grapevine_gossip::worker::{Labels, Role, WorkerId};
+use http::StatusCode;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -76,7 +77,7 @@ pub struct Worker {
     pub doubted: Notify,
     /// What it said of each of its models when this replica asked it last.
     pub cards: ArcSwap<Vec<Card>>,
-    /// The status with which it refused to list them, for want of a key that it knows; 0: it did not.
+    /// The status with which it refused this replica, for want of a key that it knows; 0: it did not, the last time.
     pub key_refused: AtomicU16,
     /// What is amiss with its latest list of them.
     pub list_amiss: ArcSwapOption<String>,
@@ -171,7 +172,20 @@ impl Worker {
     pub fn models_amiss(&self) -> Option<String> {
         match self.key_refused.load(Ordering::Relaxed) {
             0 => self.list_amiss.load().as_deref().cloned(),
-            status => Some(format!("{KEY_REFUSED}: it answered {status} to /v1/models")),
+            status => Some(format!("{KEY_REFUSED}: it answered {status}")),
+        }
+    }
+
+    /// Notes that it refuses the key that this replica has for it, or that there is none; says it once.
+    pub(super) fn refused_key(&self, status: StatusCode) {
+        let before = self.key_refused.swap(status.as_u16(), Ordering::Relaxed);
+        if before == 0 {
+            tracing::warn!(
+                worker = &*self.label,
+                status = status.as_u16(),
+                "a worker refuses the key with which this replica asks it, or wants one: look at its api_key or \
+                 api_key_file, or at that of [workers]"
+            );
         }
     }
 

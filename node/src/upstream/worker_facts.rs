@@ -218,32 +218,27 @@ fn note_cache(worker: &Worker, facts: &EngineMetrics) {
 }
 
 /// Notes whether it refuses the key that this replica has for it, or that there is none. Where its models are known and no
-/// key is configured, clients bring theirs, and nothing is amiss. What is no answer says nothing.
+/// key is configured, clients may bring theirs: requests show whether anything is amiss. What is no answer says nothing.
 fn note_key(worker: &Worker, listed: &anyhow::Result<Vec<String>>, knows_none: bool) {
     let status = match listed {
-        Ok(_) => 0,
+        Ok(_) => None,
         Err(error) => {
             let error = error.downcast_ref::<reqwest::Error>();
             let Some(status) = error.and_then(reqwest::Error::status) else {
                 return;
             };
-            let is_refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
-            let is_amiss = knows_none
-                || worker
-                    .connector
-                    .authorization(&worker.address.url)
-                    .is_some();
-            u16::from(status) * u16::from(is_refused && is_amiss)
+            Some(status)
         }
     };
-    let before = worker.key_refused.swap(status, Ordering::Relaxed);
-    if status != 0 && before == 0 {
-        tracing::warn!(
-            worker = &*worker.label,
-            status,
-            "a worker refuses the key with which it is asked for its models, or wants one: look at its api_key or \
-             api_key_file, or at that of [workers]"
-        );
+    let is_refused =
+        |status: &StatusCode| matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    let Some(status) = status.filter(is_refused) else {
+        worker.key_refused.store(0, Ordering::Relaxed);
+        return;
+    };
+    let own = worker.connector.authorization(&worker.address.url);
+    if knows_none || own.is_some() {
+        worker.refused_key(status);
     }
 }
 

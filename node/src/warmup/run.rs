@@ -361,6 +361,7 @@ impl WarmUps {
             upgrade: None,
             stream: false,
             repeatable: true,
+            keeps_key: false,
             one_value: true,
         }
     }

@@ -49,6 +49,7 @@ pub(super) fn outgoing(asked: &Asked, body: Vec<u8>, leg: &Leg, stream: bool) ->
         stream,
         upgrade: None,
         repeatable: true,
+        keeps_key: whole.keeps_key,
         one_value: true,
     }
 }

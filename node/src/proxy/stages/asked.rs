@@ -291,6 +291,7 @@ impl Asked {
             stream: true,
             upgrade: None,
             repeatable: true,
+            keeps_key: self.outgoing.keeps_key,
             one_value: false,
         }
     }

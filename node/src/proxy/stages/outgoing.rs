@@ -43,6 +43,7 @@ pub(super) fn outgoing(
         stream: false,
         upgrade: None,
         repeatable: false,
+        keeps_key: has_key,
         one_value: false,
     }
 }

@@ -74,7 +74,7 @@ fn workers_in_trouble_are_named_with_what_to_do() {
     let keyless = |facts: &mut ClusterFacts| {
         for worker in &mut facts.workers {
             (worker["models"], worker["verdict_for_s"]) = (json!([]), 60.into());
-            worker["why"] = "it refuses the key: it answered 401 to /v1/models".into();
+            worker["why"] = "it refuses the key: it answered 401".into();
         }
     };
     let words = [
@@ -83,7 +83,7 @@ fn workers_in_trouble_are_named_with_what_to_do() {
     ];
     check(keyless, Problem, "worker", &words);
     let declared = |facts: &mut ClusterFacts| {
-        facts.workers[1]["why"] = "it refuses the key: it answered 401 to /v1/models".into();
+        facts.workers[1]["why"] = "it refuses the key: it answered 401".into();
     };
     let words = ["1 worker refuses the key", "http://b:1", "api_key_file"];
     check(declared, Problem, "worker", &words);
