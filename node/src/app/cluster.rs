@@ -73,6 +73,9 @@ pub(super) fn start_cluster(
     let fingerprint = base.live(Config::fingerprint);
     let (agent, told) = (Arc::clone(base.agent), fingerprint.clone());
     base.changes.on(move |_| agent.set_settings(&told.look()));
+    let paused = Arc::clone(&cluster);
+    base.changes
+        .on(move |config| paused.shorten_pauses(config.retry.worker_pause_max));
     let handed_over = take_over_caches(base, &caches);
     let follower = Follower {
         agent: Arc::clone(base.agent),

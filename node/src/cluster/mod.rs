@@ -203,6 +203,14 @@ impl Cluster {
         self.fleet.load()
     }
 
+    /// Workers that asked to be left alone for longer than `max` from now are asked again then.
+    pub fn shorten_pauses(&self, max: Duration) {
+        let by = Instant::now() + max;
+        for worker in self.fleet().workers() {
+            worker.glance.paused_until.end_by(by);
+        }
+    }
+
     /// Takes over a new view of the registry. Called by one task.
     pub fn update(&self, view: &Registered) {
         let old = self.fleet.load_full();

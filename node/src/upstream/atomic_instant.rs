@@ -48,6 +48,14 @@ impl AtomicInstant {
         self.at.fetch_max(self.of(at), Ordering::Relaxed);
     }
 
+    /// Where it is set, and later than this, sets it to this.
+    pub fn end_by(&self, at: Instant) {
+        let at = self.of(at);
+        let earlier = |now| (now > at).then_some(at);
+        // Most are not set, or earlier.
+        let _ = (self.at).fetch_update(Ordering::Relaxed, Ordering::Relaxed, earlier);
+    }
+
     /// Sets it to none.
     pub fn clear(&self) {
         if self.at.load(Ordering::Relaxed) != 0 {
@@ -61,7 +69,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_beginning_and_the_last_extension_count() {
+    async fn the_first_beginning_and_the_last_extension_or_end_count() {
         let instant = AtomicInstant::default();
         assert_eq!(instant.get(), None);
         let now = Instant::now();
@@ -73,7 +81,12 @@ mod tests {
         instant.extend(now + second * 2);
         instant.extend(now + second);
         assert!(is_at(now + second * 2));
+        instant.end_by(now + second * 3);
+        assert!(is_at(now + second * 2));
+        instant.end_by(now + second);
+        assert!(is_at(now + second));
         instant.clear();
+        instant.end_by(now + second);
         assert_eq!(instant.get(), None);
         instant.extend(now + second);
         assert!(is_at(now + second));
