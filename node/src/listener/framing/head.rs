@@ -219,6 +219,12 @@ impl Head {
             self.is_chunked = true;
         } else if name.eq_ignore_ascii_case(b"host") {
             self.hosts += 1;
+            // What stands behind this replica may read another host in such a value (RFC 9112, section 3.2).
+            if !value.iter().all(|byte| is_of_host(*byte)) {
+                return Err(Fault::Malformed(
+                    "a Host is a name or an address, and a port",
+                ));
+            }
         }
         Ok(())
     }
@@ -236,6 +242,11 @@ impl Head {
             (Some(length), false) => Ok(BodyLength::Fixed(length)),
         }
     }
+}
+
+/// Whether a host or its port may have it (RFC 3986, section 3.2.2).
+fn is_of_host(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(&byte)
 }
 
 /// RFC 9112, section 3: method, one space, target, one space, version.

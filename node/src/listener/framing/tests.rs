@@ -89,6 +89,30 @@ fn ambiguous_heads_are_malformed() {
         assert!(malformed(&format!("{line}host: a\r\n\r\n")), "{line:?}");
     }
     assert!(malformed("GET / HTTP/1.1\r\n\r\n"), "no host");
+    for host in [
+        "a b",
+        "a/",
+        "b@a",
+        "a?",
+        "a#",
+        "a\\",
+        "\"a\"",
+        "http://a",
+        "caf\u{e9}",
+    ] {
+        let bytes = format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n");
+        assert!(malformed(&bytes), "{host}");
+    }
+    for host in [
+        "",
+        "a_b.c:80",
+        "[::1%25eth0]:80",
+        "127.0.0.1",
+        "xn--caf-dma",
+    ] {
+        let bytes = format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n");
+        assert!(!malformed(&bytes), "{host}");
+    }
     assert!(malformed(
         "POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n"
     ));
