@@ -325,10 +325,12 @@ mod tests {
         for line in RULES.lines() {
             alarms.extend(field(line, "- alert: ", ' '));
             severities.extend(field(line, "labels: {severity: ", '}'));
-            if let Some(runbook) = field(line, "runbook: '", '\'') {
+            if let Some(runbook) = field(line, "runbook: 'node/OPERATIONS.md", '\'') {
                 assert!(headings.contains(&runbook), "{runbook} is no heading");
             }
         }
+        let runbooks = RULES.matches("runbook: 'node/OPERATIONS.md#").count();
+        assert_eq!(runbooks, alarms.len(), "each has one");
         let expected = alarms.iter().zip(&severities);
         let expected: Vec<_> = expected.map(|(a, s)| format!("| `{a}` | {s} |")).collect();
         let (_, table) = GUIDE.split_once("## Alarms").expect("it has alarms");

@@ -44,6 +44,8 @@ mkdir -p "$root/usr/share/doc/grapevine"
   printf '/usr/share/common-licenses/Apache-2.0 on Debian systems, at your option.\n\n'
   cat "$here/../../LICENSE-MIT"
 } > "$root/usr/share/doc/grapevine/copyright"
+install -Dm 644 -t "$root/usr/share/doc/grapevine/node" "$here"/../../node/{OPERATIONS,MIGRATING}.md   # as links name them
+install -Dm 644 -t "$root/usr/share/doc/grapevine/docs" "$here"/../../docs/*.md
 install -Dm 644 -t "$root/usr/share/doc/grapevine/monitoring" "$here"/../monitoring/{rules.yml,grapevine-board.json}
 gzip -9nc "$here/../../CHANGELOG.md" > "$root/usr/share/doc/grapevine/changelog.gz"
 
