@@ -48,7 +48,8 @@ enum Action {
     /// Gives a worker nothing new, so that it can be removed: no new prefixes, and sessions move with their next
     /// request.
     ///
-    /// What is open there goes on to its end; no stream is cut. Its keys stay its own: `workers activate` brings
+    /// What is open there goes on to its end; no stream is cut. Responses that it stores (`previous_response_id`) cannot
+    /// be continued while it is drained. Its keys stay its own: `workers activate` brings
     /// them back. A worker that was found (file, DNS, pod, lease) still leaves when its source lets go of it, and the
     /// drain ends with it.
     Drain(Drain),

@@ -7,6 +7,7 @@ use http::request::Parts;
 use http::{HeaderValue, Response, StatusCode, header};
 
 use super::Proxy;
+use super::own_words::no_such_model;
 use super::response::ResponseBody;
 use crate::api::error::{Dialect, ErrorKind};
 use crate::api::models::Catalog;
@@ -86,9 +87,7 @@ impl Proxy {
         let id = percent_encoding::percent_decode_str(id).decode_utf8_lossy();
         match catalog.one(&id, &said) {
             Some(body) => json(body),
-            None => ApiError::new(ErrorKind::ModelNotFound, "this model is not served")
-                .response()
-                .map(ResponseBody::from),
+            None => no_such_model(&id).response().map(ResponseBody::from),
         }
     }
 }

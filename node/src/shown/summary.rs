@@ -216,11 +216,13 @@ fn told(trouble: Vec<(String, &'static str, Option<u64>)>) -> String {
         let of_kind = || trouble.iter().filter(|(_, kind, _)| kind == what);
         let names: Vec<_> = of_kind().map(|(id, ..)| id.as_str()).collect();
         let times = || of_kind().filter_map(|(.., for_s)| *for_s);
+        // What asked to be left alone has so much time left; all else has lasted so long.
+        let another = if *what == PAUSED { "another " } else { "" };
         let lasts = match (times().min(), times().max()) {
             (Some(least), Some(most)) if seconds(least) == seconds(most) => {
-                format!(" for {}", seconds(most))
+                format!(" for {another}{}", seconds(most))
             }
-            (_, Some(most)) => format!(" for up to {}", seconds(most)),
+            (_, Some(most)) => format!(" for up to {another}{}", seconds(most)),
             _ => String::new(),
         };
         format!("{} {what}{lasts}: {}", names.len(), first_of(&names))
@@ -563,14 +565,14 @@ mod tests {
         let mut paused = worker("w1", "active", "good", 900);
         paused["paused_s"] = 12.into();
         let found = summary(&cluster, std::slice::from_ref(&paused));
-        let text = "1 replica; 1 worker usable: 1 asked to be left alone for 12 s: w1";
+        let text = "1 replica; 1 worker usable: 1 asked to be left alone for another 12 s: w1";
         assert_eq!((found.text.as_str(), found.is_wrong), (text, false));
         // Clients of its model get 503 until then, unless another one serves it.
         paused["models"] = json!(["m"]);
         let mut other = worker("w2", "active", "good", 9);
         other["models"] = json!(["n"]);
         let found = summary(&cluster, &[paused.clone(), other.clone()]);
-        let text = "1 replica; 2 workers usable: 1 asked to be left alone for 12 s: w1; no worker to ask now for 1 model: m";
+        let text = "1 replica; 2 workers usable: 1 asked to be left alone for another 12 s: w1; no worker to ask now for 1 model: m";
         assert_eq!((found.text.as_str(), found.is_wrong), (text, true));
         other["models"] = json!(["m"]);
         assert!(!summary(&cluster, &[paused.clone(), other]).is_wrong);
