@@ -1,6 +1,5 @@
 //! Starts gossip, before all that follows it: a peer's snapshot may come at once.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use grapevine_gossip::config::Facts;
@@ -67,8 +66,8 @@ async fn start_agent(
     caches: &Arc<Caches>,
 ) -> anyhow::Result<Agent> {
     let facts = Facts {
-        http: reached_at(listeners.data.local_addr()?, config),
-        admin: reached_at(listeners.admin.local_addr()?, config),
+        http: config.reached_at(listeners.data.local_addr()?),
+        admin: config.reached_at(listeners.admin.local_addr()?),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         settings: config.fingerprint(),
     };
@@ -87,19 +86,4 @@ async fn start_agent(
     };
     let network = Arc::new(SystemNetwork);
     Ok(Agent::start_with(network, gossip, identity, damp, gossip_metrics, extra).await?)
-}
-
-/// Where others reach a port of this replica: a wildcard address means nothing to them, so the host that
-/// gossip advertises stands in for it.
-fn reached_at(bound: SocketAddr, config: &Config) -> String {
-    let advertised = config.gossip.advertise.as_ref().map(ToString::to_string);
-    let host = advertised
-        .as_deref()
-        .filter(|_| bound.ip().is_unspecified())
-        .and_then(|advertised| advertised.rsplit_once(':'))
-        .map(|(host, _)| host);
-    host.map_or_else(
-        || bound.to_string(),
-        |host| format!("{host}:{}", bound.port()),
-    )
 }

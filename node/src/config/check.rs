@@ -328,6 +328,9 @@ fn cors(config: &Config, checks: &mut Checks<'_>) {
 
 const KEY_TWICE: &str = "the key is given twice; keep api_key or api_key_file";
 
+const OWN_PORT: &str =
+    "is the data port of this replica, not a worker: give the address of an engine";
+
 fn workers(config: &Config, checks: &mut Checks<'_>) {
     for (table, worker) in checks.raw.workers.iter().zip(&config.worker) {
         if worker.api_key.is_some() && worker.api_key_file.is_some() {
@@ -336,6 +339,8 @@ fn workers(config: &Config, checks: &mut Checks<'_>) {
         }
     }
     let allow = Allow::new(config.workers.allow.clone());
+    let own = SocketAddr::new(config.listen.host, config.listen.port);
+    let own = (own.port() != 0).then(|| config.reached_at(own));
     let mut seen = BTreeSet::new();
     // The list begins with the `[[worker]]` sections, in their order; the lists of `[workers]` follow.
     for (index, worker) in config.worker.iter().enumerate() {
@@ -348,7 +353,11 @@ fn workers(config: &Config, checks: &mut Checks<'_>) {
             Ok((id, _)) if seen.contains(&id) => format!("{id} is there twice"),
             Ok((id, spec)) => {
                 seen.insert(id);
-                match allow.host(spec.url().host()) {
+                let url = spec.url();
+                match allow.host(url.host()) {
+                    Ok(()) if own.as_deref() == Some(url.authority()) => {
+                        format!("{} {OWN_PORT}", worker.url)
+                    }
                     Ok(()) => continue,
                     Err(refused) => refused.to_string(),
                 }

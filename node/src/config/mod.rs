@@ -8,6 +8,7 @@
 //! To add a setting, add its row: flag, variable, check, help and printed line follow.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 mod admission;
@@ -260,6 +261,22 @@ impl Config {
         } else {
             Err(ConfigError::Invalid(problems))
         }
+    }
+
+    /// Where others reach a port of this replica: a wildcard address means nothing to them, so the host that gossip
+    /// advertises stands in for it.
+    #[must_use]
+    pub fn reached_at(&self, bound: SocketAddr) -> String {
+        let advertised = self.gossip.advertise.as_ref().map(ToString::to_string);
+        let host = advertised
+            .as_deref()
+            .filter(|_| bound.ip().is_unspecified())
+            .and_then(|advertised| advertised.rsplit_once(':'))
+            .map(|(host, _)| host);
+        host.map_or_else(
+            || bound.to_string(),
+            |host| format!("{host}:{}", bound.port()),
+        )
     }
 
     /// The settings as far as they could be read, and every mistake in them, each with its place. A value that could not

@@ -304,6 +304,11 @@ fn sections_must_fit_together() {
         "g.toml:3:1: worker: http://a:1 is there twice",
     );
     check(
+        "[listen]\nport = 8000\n[[worker]]\nurl = \"http://127.0.0.1:8000\"",
+        "g.toml:3:1: worker: http://127.0.0.1:8000 is the data port of this replica, not a worker: give the address of an \
+         engine",
+    );
+    check(
         "[listen]\nport = 8000\n[admin]\nport = 8000",
         "g.toml:4:8: admin.port: 8000 is the port of [listen], too",
     );

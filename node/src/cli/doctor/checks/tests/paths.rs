@@ -78,4 +78,9 @@ fn paths_between_replicas_are_looked_at() {
         "data_port",
         &["the data port of r3 (10.0.0.3:30000)", "no answer"],
     );
+    let ends = |facts: &mut ClusterFacts| {
+        data_port(facts);
+        facts.cluster["replicas"][2]["leaving"] = true.into();
+    };
+    check(ends, Info, "replica", &["r3 is leaving"]);
 }
