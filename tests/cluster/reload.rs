@@ -241,11 +241,13 @@ async fn a_start_retracts_nothing_and_a_reading_follows_the_file() {
         cluster.replicas[index].start().await;
         cluster.settled().await;
         sees(&cluster, &[url(0), url(1), url(2)]).await;
-        let log = cluster.replicas[index].last_log();
-        assert!(
-            log.contains("from a file that says something else"),
-            "{log}"
-        );
+        // It looks once it is ready, which others need not be told of yet.
+        eventually(LIMIT, "what the file says otherwise", async || {
+            let log = cluster.replicas[index].last_log();
+            let is_told = log.contains("from a file that says something else");
+            is_told.then_some(()).ok_or(log)
+        })
+        .await;
     }
     cluster.replicas[0].process().signal(Signal::HUP);
     reloads(&cluster, 0, "loaded", 1.0).await;
