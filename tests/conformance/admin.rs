@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Response};
 use grapevine_tests::process::{self, Process};
+use grapevine_tests::wait::{LIMIT, eventually};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -142,6 +143,13 @@ async fn the_admin_api_takes_its_token_and_nothing_else() {
     );
     let listed = ask(at.admin, "GET", "/list_workers", Some(&right)).await;
     assert!(!listed.text().contains(worker), "{}", listed.text());
+    eventually(LIMIT, "who came without the token", async || {
+        let log = process.log();
+        let is_told = log.contains("a caller of the admin port has no token, or a wrong one");
+        let is_named = log.contains("client=127.0.0.1:");
+        (is_told && is_named).then_some(()).ok_or(log)
+    })
+    .await;
     assert!(!process.log().contains(TOKEN), "{}", process.log());
 }
 

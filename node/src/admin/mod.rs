@@ -45,6 +45,7 @@ mod taken_away;
 mod workers;
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -82,6 +83,7 @@ use crate::listener::Door;
 use crate::listener::framing::HeadLimits;
 use crate::listener::http1_guard::{Guarded, Waits};
 use crate::live::Live;
+use crate::log_limit::LogLimit;
 use crate::memory::Memory;
 use crate::metrics::{Form, ReasonLabels};
 use crate::page::sampler::Recorder;
@@ -159,6 +161,8 @@ pub struct Admin {
     pub transfer: Live<TransferConfig>,
     /// Clients must send it.
     pub token: Live<Option<Secret>>,
+    /// At most one line a second of callers without it.
+    pub uninvited: LogLimit,
     /// Which requests the admin port accepts.
     pub admin_gate: Live<Gate>,
     /// Which requests the Prometheus port accepts.
@@ -205,16 +209,16 @@ pub fn seats(port: Port, metrics: &AllMetrics) -> Arc<Seats> {
 /// Serves until the replica is closed: an operator needs the admin port most while something ends.
 pub async fn run(door: Door, port: Port, admin: Arc<Admin>, tracker: TaskTracker) {
     loop {
-        let (stream, _, seat) = tokio::select! {
+        let (stream, peer, seat) = tokio::select! {
             () = admin.phase.closed() => return,
             next = door.next() => next,
         };
         let admin = Arc::clone(&admin);
-        tracker.spawn(async move { serve(stream, port, &seat, admin).await });
+        tracker.spawn(async move { serve(stream, peer, port, &seat, admin).await });
     }
 }
 
-async fn serve(stream: TcpStream, port: Port, seat: &Seat, admin: Arc<Admin>) {
+async fn serve(stream: TcpStream, peer: SocketAddr, port: Port, seat: &Seat, admin: Arc<Admin>) {
     let phase = admin.phase.clone();
     let progress = seat.progress();
     let (io, socket) = ClientIo::new(stream, WRITE_STALL, progress.clone());
@@ -225,6 +229,9 @@ async fn serve(stream: TcpStream, port: Port, seat: &Seat, admin: Arc<Admin>) {
         let in_progress = progress.begin();
         async move {
             let mut answer = admin.answer(port, request).await;
+            if answer.status() == StatusCode::UNAUTHORIZED && admin.uninvited.allows_line() {
+                tracing::warn!(client = %peer, "a caller of the admin port has no token, or a wrong one");
+            }
             if let Outgoing::Right(live) = answer.body_mut() {
                 live.hold(in_progress);
             }

@@ -20,6 +20,7 @@ use crate::config::{Config, Layers};
 use crate::fault_injection;
 use crate::left_out::LeftOut;
 use crate::listener::Door;
+use crate::log_limit::LogLimit;
 use crate::metrics::export::Exporter;
 use crate::page::sampler::{Recorder, Sampler, SamplerParts};
 use crate::reload::{Apply, Reload, Wish};
@@ -117,6 +118,7 @@ pub(super) fn start_admin(
         connector,
         reload: operators.reload,
         token: base.live(|config| config.admin.token.clone()),
+        uninvited: LogLimit::default(),
         admin_gate: base
             .live(|config| Gate::new(config.admin.host, config.admin.allowed_hosts.clone())),
         metrics_gate: base

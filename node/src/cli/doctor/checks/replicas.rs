@@ -50,6 +50,8 @@ fn lives(facts: &ClusterFacts, replicas: &[Value], found: &mut Vec<Finding>) {
     let is_refused = rows(&facts.cluster, "silent_seeds")
         .iter()
         .any(|seed| seed["why"].is_string());
+    let hears_nobody =
+        replicas.len() > 2 && replicas.iter().filter(|row| row["live"] == true).count() <= 1;
     for row in replicas {
         let id = field(row, "id");
         if row["live"] != true {
@@ -60,6 +62,11 @@ fn lives(facts: &ClusterFacts, replicas: &[Value], found: &mut Vec<Finding>) {
             let todo = match is_refused {
                 true => "so it seems to the asked replica, which the others do not let in (seeds): ask one of them"
                     .to_owned(),
+                false if hears_nobody => {
+                    "the asked replica hears no other one, so it may be the one that is cut off: ask another one, and look at \
+                     its network"
+                        .to_owned()
+                }
                 false => format!(
                     "look whether its process runs and its machine is reached ({}); start it again",
                     field(row, "gossip")

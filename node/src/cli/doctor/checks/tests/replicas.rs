@@ -87,6 +87,17 @@ fn replicas_in_trouble_are_named() {
     for dead in dead {
         assert!(dead.todo.contains("ask one of them"), "{dead:?}");
     }
+    // The same of one that nobody refuses.
+    let mut cut_off = well();
+    for other in 1..3 {
+        cut_off.cluster["replicas"][other]["live"] = false.into();
+    }
+    let all = super::found(cut_off);
+    let dead = all
+        .iter()
+        .filter(|finding| finding.what.contains("is dead"));
+    let hints = dead.map(|dead| dead.todo.contains("it may be the one that is cut off"));
+    assert_eq!(hints.collect::<Vec<_>>(), [true, true]);
     let single = |facts: &mut ClusterFacts| {
         facts.cluster["replicas"] = json!([row("r1")]);
         facts.replicas.truncate(1);
