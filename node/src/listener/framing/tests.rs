@@ -89,30 +89,11 @@ fn ambiguous_heads_are_malformed() {
         assert!(malformed(&format!("{line}host: a\r\n\r\n")), "{line:?}");
     }
     assert!(malformed("GET / HTTP/1.1\r\n\r\n"), "no host");
-    for host in [
-        "a b",
-        "a/",
-        "b@a",
-        "a?",
-        "a#",
-        "a\\",
-        "\"a\"",
-        "http://a",
-        "caf\u{e9}",
-    ] {
-        let bytes = format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n");
-        assert!(malformed(&bytes), "{host}");
-    }
-    for host in [
-        "",
-        "a_b.c:80",
-        "[::1%25eth0]:80",
-        "127.0.0.1",
-        "xn--caf-dma",
-    ] {
-        let bytes = format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n");
-        assert!(!malformed(&bytes), "{host}");
-    }
+    let with_host = |host: &str| malformed(&format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n"));
+    let mut bad = "a b,a/,b@a,a?,a#,a\\,\"a\",http://a,caf\u{e9}".split(',');
+    assert_eq!(bad.find(|host| !with_host(host)), None);
+    let mut good = ",a_b.c:80,[::1%25eth0]:80,127.0.0.1,xn--caf-dma".split(',');
+    assert_eq!(good.find(|host| with_host(host)), None);
     assert!(malformed(
         "POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n"
     ));
