@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use arc_swap::ArcSwapOption;
 use grapevine_discovery::label::to_write;
 use grapevine_gossip::worker::{Labels, Source, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, ChangeError};
@@ -19,7 +20,7 @@ use serde::Serialize;
 use tokio::signal::unix::Signal;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::cluster::refuse_replica;
 use crate::config::{Config, Followed, Layers};
@@ -48,6 +49,8 @@ pub struct Reload {
     pub left_out: LeftOut,
     /// Workers of which the log said that the cluster knows something else of them.
     pub said_to_differ: BTreeSet<WorkerId>,
+    /// What became of the latest reading, where it was refused.
+    pub refused: RefusedConfig,
     /// Is told once the labels that the configuration declares are in the registry, or were refused.
     pub labelled: watch::Sender<bool>,
 }
@@ -87,6 +90,18 @@ pub type Apply = Box<dyn Fn(&Config) + Send + Sync>;
 /// An operator's wish to have it read, and where the outcome goes: what it did, or why nothing was taken over.
 pub type Wish = oneshot::Sender<Result<Reloaded, String>>;
 
+/// The latest reading of the configuration, where it was refused and the former one stays; none once one was taken over.
+pub type RefusedConfig = Arc<ArcSwapOption<RefusedReading>>;
+
+/// A reading of the configuration that changed nothing.
+#[derive(Debug)]
+pub struct RefusedReading {
+    /// When.
+    pub at: Instant,
+    /// Every mistake that was found, one a line, or what else was in the way.
+    pub why: String,
+}
+
 /// Why the task woke.
 enum Woken {
     /// The configuration is to be read, at an operator's wish or at a hang-up.
@@ -100,6 +115,8 @@ type Workers = BTreeMap<WorkerId, WorkerSpec>;
 
 /// Most workers that one line of the log names.
 const LISTED_MAX: usize = 10;
+/// Most characters that are kept of why a reading was refused.
+const WHY_CHARS_MAX: usize = 2_000;
 /// How often is looked whether the registry has the labels that the configuration declares.
 const LABELS_EVERY: Duration = Duration::from_secs(5);
 
@@ -154,6 +171,12 @@ impl Reload {
             }
             let result = if reloaded.is_ok() { "loaded" } else { "failed" };
             self.counter(result).inc();
+            self.metrics.config_refused.set(reloaded.is_err().into());
+            let refused = reloaded.as_ref().err().map(|why| RefusedReading {
+                at: Instant::now(),
+                why: why.chars().take(WHY_CHARS_MAX).collect(),
+            });
+            self.refused.store(refused.map(Arc::new));
             if let Some(wish) = wish {
                 // The operator may have left.
                 let _ = wish.send(reloaded);

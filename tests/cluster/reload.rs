@@ -19,6 +19,7 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
         std::fs::write(cluster.config(), text).expect("a file can be written");
     };
     let good = std::fs::read_to_string(cluster.config()).expect("it is there");
+    let admin = format!("http://{}", cluster.replicas[0].admin().0);
 
     // A mistake anywhere: nothing changes, and the log reports it.
     for (number, bad) in [
@@ -33,6 +34,13 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
         cluster.replicas[0].process().signal(Signal::HUP);
         reloads(&cluster, 0, "failed", number as f64 + 1.0).await;
         sees(&cluster, &[url(0), url(1)]).await;
+    }
+    // Also for whoever looks later, and was not there when the log had it.
+    let status = ["status", "--admin", &admin];
+    let told = grapevine_tests::process::run(&status).await;
+    assert_eq!(told.code, Some(4), "{}", told.text);
+    for part in ["r1 refused its configuration ", "stays: ", "wieght"] {
+        assert!(told.text.contains(part), "no {part}: {}", told.text);
     }
     std::fs::remove_file(cluster.config()).expect("it was there");
     cluster.replicas[0].process().signal(Signal::HUP);
@@ -57,7 +65,8 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
         "needs a restart: {log}"
     );
     // The command does the same, and tells what a signal cannot.
-    let admin = format!("http://{}", cluster.replicas[0].admin().0);
+    let told = grapevine_tests::process::run(&status).await;
+    assert!(!told.text.contains("refused"), "{}", told.text);
     let command = ["config", "reload", "--admin", &admin];
     let again = grapevine_tests::process::run(&command).await;
     assert_eq!(again.code, Some(0), "{}", again.text);

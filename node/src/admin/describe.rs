@@ -24,6 +24,7 @@ use crate::kv_events::EngineView;
 use crate::page::history::minute::Minute;
 use crate::page::history::{History, Spread};
 use crate::readiness::Lack;
+use crate::reload::RefusedReading;
 use crate::upstream::Worker;
 use crate::warmup::Progress;
 
@@ -56,6 +57,8 @@ pub(super) struct ClusterView {
     lost_sources: Vec<LostSource>,
     /// Replica ids under which two processes run.
     twins: Vec<TwinView>,
+    /// The latest reading of its configuration, where that was refused and the former one stays.
+    refused_config: Option<RefusedConfigView>,
     /// The `[[model]]` sections of this replica: what may be asked for, whether a worker serves it or not.
     models: Vec<ModelView>,
 }
@@ -71,7 +74,8 @@ struct MinuteView {
     refused: u64,
     /// Requests that ended by a fault of a worker or of this replica.
     failed: u64,
-    /// Median time to the first token of a stream, in its latest ten seconds with any; null where there was none.
+    /// Median time to the first token of a stream, evenly spread in its step of `first_token_seconds`; null where there
+    /// was none.
     first_token_p50_ms: Option<f64>,
     /// The 99th percentile of the same.
     first_token_p99_ms: Option<f64>,
@@ -99,6 +103,14 @@ impl From<Minute> for MinuteView {
             hit_rate: minute.hit_rate,
         }
     }
+}
+
+#[derive(Debug, Serialize)]
+struct RefusedConfigView {
+    /// Seconds since then.
+    for_s: u64,
+    /// The mistakes, one a line.
+    why: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -305,6 +317,15 @@ pub(super) struct WarmUpView {
     progress: Option<Progress>,
 }
 
+impl From<&RefusedReading> for RefusedConfigView {
+    fn from(refused: &RefusedReading) -> Self {
+        Self {
+            for_s: refused.at.elapsed().as_secs(),
+            why: refused.why.clone(),
+        }
+    }
+}
+
 impl From<Twin> for TwinView {
     fn from(twin: Twin) -> Self {
         Self {
@@ -405,6 +426,11 @@ impl Admin {
             silent_seeds: self.describe_silent_seeds(&view),
             lost_sources: self.board.lost(),
             twins: self.agent.twins().into_iter().map(TwinView::from).collect(),
+            refused_config: self
+                .refused_config
+                .load()
+                .as_deref()
+                .map(RefusedConfigView::from),
             models: self.configured.now().models.clone(),
         }
     }

@@ -88,7 +88,7 @@ use crate::memory::Memory;
 use crate::metrics::{Form, ReasonLabels};
 use crate::page::sampler::Recorder;
 use crate::readiness::{AGAIN_AFTER_S, Readiness};
-use crate::reload::Wish;
+use crate::reload::{RefusedConfig, Wish};
 use crate::seats::{Counts, Goodbye, Seat, SeatLimits, Seats};
 use crate::shutdown::Phase;
 use crate::tenants::{Keys, bearer};
@@ -151,6 +151,8 @@ pub struct Admin {
     pub connector: Arc<Connector>,
     /// Wishes for a reading of the configuration.
     pub reload: mpsc::Sender<Wish>,
+    /// The latest one, where it was refused.
+    pub refused_config: RefusedConfig,
     /// Fingerprint of the settings that must be equal on all replicas.
     pub settings: Live<String>,
     /// What the configuration says of this replica.

@@ -40,6 +40,7 @@ use self::tasks::{ForOperators, ReloadParts, start_admin, start_tasks, wishes};
 use crate::all_metrics::AllMetrics;
 use crate::config::{Config, Layers};
 use crate::logging;
+use crate::reload::RefusedConfig;
 use crate::service_manager::ServiceManager;
 use crate::shutdown::{Shutdown, ShutdownLimits};
 
@@ -83,6 +84,7 @@ pub async fn run(
     };
     let followed = start_cluster(base, &ways.connector, heard, gossip.caches)?;
     let (reload, wished) = wishes();
+    let refused = RefusedConfig::default();
     let announcement = announcement(&replica, &listeners, gossip.agent.local_addr())?;
     let discovered = start_discovery(base, &followed, &ways.connector, listeners.pings);
     let data = listeners.data.local_addr()?;
@@ -104,6 +106,7 @@ pub async fn run(
         metrics: listeners.metrics,
         exporter: collectors.exporter,
         reload,
+        refused_config: RefusedConfig::clone(&refused),
     };
     let connector = Arc::clone(&ways.connector);
     start_admin(
@@ -121,6 +124,7 @@ pub async fn run(
         apply: changes.take(),
         hangups,
         wished,
+        refused,
         labelled,
     };
     start_tasks(base, reloading);

@@ -211,9 +211,10 @@ pub(super) fn minute(minute: &Value) -> Option<String> {
         number("in_flight")?,
         number("waiting")?,
     );
+    // Reckoned from the steps of a histogram.
     if let (Some(p50), Some(p99)) = (number("first_token_p50_ms"), number("first_token_p99_ms")) {
         line.push_str(&format!(
-            "; first token {p50:.0} ms, 99 of 100 within {p99:.0} ms"
+            "; first token about {p50:.0} ms, 99 of 100 within {p99:.0} ms"
         ));
     }
     if let Some(share) = number("hit_rate") {
@@ -247,7 +248,7 @@ mod tests {
         found["first_token_p99_ms"] = 61.0.into();
         found["hit_rate"] = 0.784.into();
         let line = format!(
-            "{line}; first token 23 ms, 99 of 100 within 61 ms; 78 % of prompt tokens from caches"
+            "{line}; first token about 23 ms, 99 of 100 within 61 ms; 78 % of prompt tokens from caches"
         );
         assert_eq!(minute(&found), Some(line));
         assert_eq!(minute(&Value::Null), None, "a release that does not say");

@@ -1,5 +1,7 @@
 //! What is wrong with a cluster, in one sentence, from what the admin API shows. Pure.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::models::{paused, unserved as models_without_worker};
@@ -7,7 +9,7 @@ use super::trouble::{
     ON_TRIAL, PAUSED, awaits_trial, is_state, is_usable, own_trouble, replica_trouble,
     worker_trouble,
 };
-use super::{field, rows, seconds};
+use super::{clean, field, rows, seconds};
 
 /// Names of a kind of trouble that are listed; the table has the others.
 const NAMED: usize = 4;
@@ -51,8 +53,7 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
     // Nobody has anything to do about them, and they may be the only ones of their models.
     let noted: Vec<_> = workers.iter().filter_map(note_on_worker).collect();
     let usable = workers.iter().filter(|worker| is_usable(worker)).count();
-    let first = [twins, alone, unheard, lost_sources];
-    let first: Vec<_> = first.iter().filter_map(|what| what(cluster)).collect();
+    let first = of_the_whole(cluster);
     let mut text = first.concat();
     // Without those that join just now, or in whose place another one is.
     let there = replicas.iter().filter(|row| row["absent"].is_null());
@@ -101,6 +102,19 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
             || unserved.is_some_and(|(_, is_wrong)| is_wrong)
             || !first.is_empty(),
     }
+}
+
+/// What is wrong beyond single replicas and workers, the gravest first.
+fn of_the_whole(cluster: &Value) -> Vec<String> {
+    let all = [
+        twins,
+        alone,
+        unheard,
+        lost_sources,
+        certificates,
+        refused_config,
+    ];
+    all.iter().filter_map(|what| what(cluster)).collect()
 }
 
 /// Two processes under one id: first, since what either of them sees is not the cluster.
@@ -169,6 +183,52 @@ fn lost_sources(cluster: &Value) -> Option<String> {
     });
     let lost: String = lost.collect();
     (!lost.is_empty()).then_some(lost)
+}
+
+/// Certificates between replicas that have ended, or end within a day: their replicas are let in nowhere any more, and do
+/// not start again.
+fn certificates(cluster: &Value) -> Option<String> {
+    let live = rows(cluster, "replicas")
+        .iter()
+        .filter(|row| row["live"] == true);
+    let ends = live.filter_map(|row| {
+        let what = match row["certificate_days"].as_i64()? {
+            ..0 => "has ended",
+            0 => "ends within a day",
+            1.. => return None,
+        };
+        Some((what, field(row, "id")))
+    });
+    let mut of_kind: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (what, id) in ends {
+        of_kind.entry(what).or_default().push(id);
+    }
+    let told = of_kind
+        .iter()
+        .map(|(what, ids)| format!("the certificate of {} {what}; ", first_of(ids)));
+    let told: String = told.collect();
+    (!told.is_empty()).then_some(told)
+}
+
+/// The configuration that the asked replica could not read again.
+fn refused_config(cluster: &Value) -> Option<String> {
+    let refused = &cluster["refused_config"];
+    let ago = seconds(refused["for_s"].as_u64()?);
+    Some(format!(
+        "{} refused its configuration {ago} ago, and the former one stays: {}; ",
+        field(cluster, "replica"),
+        first_line(refused["why"].as_str().unwrap_or_default())
+    ))
+}
+
+/// The first mistake of several, one a line, shortened.
+fn first_line(text: &str) -> String {
+    const CHARS_MAX: usize = 200;
+    let line = clean(text.lines().next().unwrap_or_default());
+    match line.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line.into_owned(),
+    }
 }
 
 /// What is to be known of a usable worker that is in no trouble: for how long it is so, or, of one that said how long, the
@@ -350,6 +410,43 @@ mod tests {
         assert_eq!(
             found.text,
             "source dns cannot be seen; source files shows no worker any more; 1 replica; 1 worker usable"
+        );
+        assert!(found.is_wrong);
+    }
+
+    #[test]
+    fn certificates_that_have_ended_or_end_today_are_named() {
+        let of = |id: &str, days: Value| {
+            let mut row = replica(id, true, true, "d");
+            row["certificate_days"] = days;
+            row
+        };
+        let worker = [worker("w1", "active", "good", 9)];
+        let later = [of("r1", 1.into()), of("r2", Value::Null)];
+        let text = "2 replicas that agree; 1 worker usable";
+        check(&later, &worker, text, false);
+        let now = [
+            of("r1", 0.into()),
+            of("r2", (-1).into()),
+            of("r3", (-9).into()),
+        ];
+        let text = "the certificate of r1 ends within a day; the certificate of r2, r3 has ended; 3 replicas that agree; \
+                    1 worker usable";
+        check(&now, &worker, text, true);
+    }
+
+    #[test]
+    fn a_configuration_that_was_refused_is_told_with_the_reason() {
+        let why = "g.toml:3:1: expected a key\n  |\n3 | = [";
+        let cluster = json!({
+            "digest": "d", "settings": "s", "replica": "r1", "replicas": [replica("r1", true, true, "d")],
+            "refused_config": { "for_s": 240, "why": why },
+        });
+        let found = summary(&cluster, &[worker("w1", "active", "good", 9)]);
+        assert_eq!(
+            found.text,
+            "r1 refused its configuration 4 min ago, and the former one stays: g.toml:3:1: expected a key; 1 replica; \
+             1 worker usable"
         );
         assert!(found.is_wrong);
     }

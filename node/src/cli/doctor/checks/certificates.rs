@@ -1,8 +1,9 @@
-//! Certificates and keys of a running cluster: those between replicas, those of data ports, and clients' keys.
+//! Certificates and keys of a running cluster: those between replicas, those of data ports, and clients' keys; files that a
+//! replica could not read again.
 
 use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts};
 use crate::cli::doctor::finding::Finding;
-use crate::shown::{field, rows};
+use crate::shown::{clean, field, rows};
 
 /// Days left at which it should be renewed; reminders in the log begin then, too.
 const ADVICE_DAYS: i64 = 30;
@@ -44,6 +45,14 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
 /// as revoked.
 fn refused(replica: &ReplicaFacts, found: &mut Vec<Finding>) {
     let id = &replica.id;
+    if let Some(why) = replica.cluster["refused_config"]["why"].as_str() {
+        let first = clean(why.lines().next().unwrap_or_default());
+        let what =
+            format!("{id} cannot use its changed configuration: the former one stays: {first}");
+        let todo =
+            "mend the file (grapevine serve --config FILE --check), then grapevine config reload";
+        found.push(Finding::problem("reload", what).of([id]).todo(todo));
+    }
     let is_so = replica.metrics.iter().filter(|(_, value)| *value > 0.0);
     for (series, _) in is_so {
         let what = if series == "grapevine_keys_file_refused" {

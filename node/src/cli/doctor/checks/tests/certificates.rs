@@ -1,5 +1,7 @@
 //! Certificates that end.
 
+use serde_json::json;
+
 use super::check;
 use crate::cli::doctor::facts::ClusterFacts;
 use crate::cli::doctor::finding::Severity::{Advice, Problem};
@@ -60,5 +62,19 @@ fn changed_files_that_cannot_be_used_are_named() {
         Problem,
         "reload",
         &["r2 cannot use the changed file of clients' keys", "log"],
+    );
+    check(
+        |facts: &mut ClusterFacts| {
+            let refused =
+                json!({ "for_s": 3, "why": "g.toml:3:1: no such key\ng.toml:9:1: nor this" });
+            facts.replicas[1].cluster["refused_config"] = refused;
+        },
+        Problem,
+        "reload",
+        &[
+            "r2 cannot use its changed configuration",
+            "g.toml:3:1: no such key",
+            "grapevine config reload",
+        ],
     );
 }
