@@ -360,6 +360,7 @@ impl Reload {
         let gone_count = gone.len();
         let stay = self.staying(gone);
         let retracted = gone_count - stay.len();
+        tell_of_loss(declared, &will, &stay);
         tracing::info!(
             put,
             retracted,
@@ -379,6 +380,25 @@ impl Reload {
             needs_restart: waiting,
             differs,
         })
+    }
+}
+
+/// Names the workers that have left with this reading where they are most of the former file's, as of a file that was read
+/// before it was written to its end.
+fn tell_of_loss(former: &Workers, new: &Workers, stay: &[Staying]) {
+    let stays = |id: &WorkerId| stay.iter().any(|of| of.worker == id.as_str());
+    let left = former
+        .keys()
+        .filter(|id| !new.contains_key(*id) && !stays(id));
+    let left: Vec<&WorkerId> = left.collect();
+    if left.len() * 2 > former.len() {
+        tracing::warn!(
+            count = left.len(),
+            of = former.len(),
+            ids = some_of(left.into_iter()),
+            "most workers of the file are gone from it, and from the cluster: is it whole? Write such a file beside and rename \
+             it"
+        );
     }
 }
 

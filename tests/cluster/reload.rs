@@ -64,6 +64,7 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
         log.contains("settings=\"limits.connections\""),
         "needs a restart: {log}"
     );
+    assert!(!log.contains("most workers of the file"), "{log}");
     // The command does the same, and tells what a signal cannot.
     let told = grapevine_tests::process::run(&status).await;
     assert!(!told.text.contains("refused"), "{}", told.text);
@@ -338,6 +339,33 @@ async fn a_reading_says_what_an_administrator_has_decided() {
     let told = told_of_reload(&cluster, 0).await;
     assert!(!told.contains("something else"), "{told}");
     invariants::hold(&cluster, &workers, &[]).await;
+}
+
+/// A file that is read while it is written looks like one with fewer workers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_was_cut_between_two_workers_is_followed_with_a_warning() {
+    let workers = chat::workers(3, &chat::paced(Duration::from_millis(1))).await;
+    let url = |at: usize| workers[at].url();
+    let cluster = Plan::default().workers(&workers).start(1).await;
+    let whole = std::fs::read_to_string(cluster.config()).expect("it is there");
+    let first = whole.match_indices("[[worker]]").nth(1).expect("three").0;
+    std::fs::write(cluster.config(), &whole[..first]).expect("a file can be written");
+    let told = told_of_reload(&cluster, 0).await;
+    assert!(told.contains("2 taken out"), "{told}");
+    let named = [url(1), url(2)];
+    eventually(LIMIT, "the log names them", async || {
+        let log = cluster.replicas[0].log();
+        let is_it = |line: &str| {
+            let parts = [" WARN ", "most workers of the file are gone from it"].map(str::to_owned);
+            let parts = parts.iter().chain(&named);
+            parts.into_iter().all(|part| line.contains(part))
+        };
+        log.lines().any(is_it).then_some(()).ok_or(log)
+    })
+    .await;
+    std::fs::write(cluster.config(), whole).expect("a file can be written");
+    told_of_reload(&cluster, 0).await;
+    sees(&cluster, &[url(0), url(1), url(2)]).await;
 }
 
 /// What `config reload` tells of a replica.
