@@ -115,10 +115,20 @@ async fn workers_that_say_when_are_left_alone_until_then() {
     let admin = house.cluster.replicas[0].admin();
     let workers = admin.workers().await;
     assert!(workers.iter().all(|worker| worker.health == "healthy"));
-    assert_eq!(
-        admin.metrics().await.sum("grapevine_workers_paused", ""),
-        2.0
-    );
+    let metrics = admin.metrics().await;
+    assert_eq!(metrics.sum("grapevine_workers_paused", ""), 2.0);
+    assert_eq!(metrics.sum("grapevine_models_left_alone", ""), 1.0);
+    // For whoever looks later, once it has lasted.
+    eventually(LIMIT, "the log and the events have it", async || {
+        let log = house.cluster.replicas[0].log();
+        let events = http1::get(admin.0, "/events").await.text();
+        let is_told = log.contains("no worker to ask now: every usable one asked to be left alone")
+            && events.contains("waits for workers: every usable one asked to be left alone");
+        is_told
+            .then_some(())
+            .ok_or_else(|| format!("{log}\n{events}"))
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

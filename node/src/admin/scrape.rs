@@ -52,6 +52,8 @@ impl Admin {
         let health = &self.metrics.health;
         health.show_verdicts(&others.verdicts);
         health.paused.set(others.paused);
+        let left_alone = fleet.left_alone().count();
+        health.models_left_alone.set(left_alone as i64);
         let pools = fleet.pools().iter();
         health.show_panic(pools.map(|pool| (pool.label(), pool.panics())));
         self.admission.show();

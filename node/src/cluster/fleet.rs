@@ -10,7 +10,7 @@ use grapevine_placement::{
 };
 
 use super::pairing::{Mate, Pairing};
-use super::pool::{Halves, Pool, PoolMember};
+use super::pool::{Halves, Pool, PoolMember, shortest_pause};
 use super::served::ServedModels;
 use crate::api::cards::Merged;
 use crate::upstream::Worker;
@@ -124,6 +124,12 @@ impl Fleet {
     /// The pools of the joining workers' models as they will be when all of these have joined.
     pub fn prospective(&self) -> &[Arc<Pool>] {
         &self.prospective
+    }
+
+    /// Models of which every usable worker asked to be left alone.
+    pub fn left_alone(&self) -> impl Iterator<Item = &str> {
+        let waiting = |pool: &&Arc<Pool>| shortest_pause(&mut pool.answering()).is_some();
+        self.pools.iter().filter(waiting).map(|pool| pool.model())
     }
 
     /// No workers that take requests.

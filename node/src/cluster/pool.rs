@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use grapevine_gossip::load::LoadCell;
 use grapevine_gossip::worker::{Role, WorkerId};
@@ -230,6 +231,15 @@ impl Pool {
         let unhealthy = self.members.iter().filter(is_unhealthy).count();
         self.policy.panics(unhealthy, self.members.len())
     }
+}
+
+/// The shortest time for which a usable one of these wants to be left alone; none as soon as one asks for nothing.
+pub fn shortest_pause(members: &mut dyn Iterator<Item = &PoolMember>) -> Option<Duration> {
+    members
+        .filter(|member| !member.draining && member.look().is_usable)
+        .map(|member| member.glance.pause().unwrap_or_default())
+        .min()
+        .filter(|pause| !pause.is_zero())
 }
 
 /// Workers that take one half of a request each: the pools of a model whose prompts are computed apart.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use grapevine_gossip::worker::Role;
 
-use crate::cluster::{Pool, PoolMember};
+use crate::cluster::{Pool, PoolMember, shortest_pause};
 
 /// The workers of a pool that a request may have: all of them, unless something about the request limits it.
 #[derive(Debug, Clone)]
@@ -90,7 +90,7 @@ impl Reach {
     /// The shortest time for which usable workers want to be left alone; `None` as soon as one asks for nothing, or one
     /// of each half where a pair could have it.
     pub(super) fn shortest_pause(&self) -> Option<Duration> {
-        self.shortest(shortest_pause_of)
+        self.shortest(shortest_pause)
     }
 
     /// The shortest time for which a breaker lets no request pass, or a worker wants to be left alone, where none that is
@@ -124,15 +124,6 @@ impl Reach {
         let in_reach = members.filter(|(index, _)| self.but.binary_search(index).is_err());
         in_reach.map(|(_, member)| member)
     }
-}
-
-/// The shortest time that a usable one of these wants to be left alone; `None` as soon as one asks for nothing.
-fn shortest_pause_of(members: &mut dyn Iterator<Item = &PoolMember>) -> Option<Duration> {
-    members
-        .filter(|member| !member.draining && member.worker.health.is_usable())
-        .map(|member| member.worker.pause().unwrap_or_default())
-        .min()
-        .filter(|pause| !pause.is_zero())
 }
 
 /// The shortest time until one of these may be asked; `None` as soon as one is usable.

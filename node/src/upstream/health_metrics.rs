@@ -47,6 +47,8 @@ metrics! {
             "panic", "1 while more than half of a model's workers are unhealthy and health is not believed";
         verdicts: Family<VerdictLabels, Gauge>, "workers_by_verdict", "Workers by this replica's verdict";
         paused: Gauge, "workers_paused", "Workers that are sent nothing until a time that they named";
+        models_left_alone: Gauge,
+            "models_left_alone", "Models of which every usable worker is sent nothing until a time that it named";
         token_probes: Family<ResultLabels, Counter>,
             "token_probes", "Stalled or silent workers asked for a token, by what came of it";
     }

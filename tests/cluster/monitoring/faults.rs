@@ -158,7 +158,7 @@ pub(super) const OF_BUSY_MACHINES: [&str; 3] =
     ["StarvedProcessor", "Disagreement", "DisagreementCosts"];
 
 /// Alarms that no fault here provokes, with the reason; the unit tests of rules try them with made-up series.
-const NOT_PROVOKED: [(&str, &str); 11] = [
+const NOT_PROVOKED: [(&str, &str); 12] = [
     (
         "StreamsCut",
         "the replica ends right after it counted them; a scrape in between is luck",
@@ -185,6 +185,10 @@ const NOT_PROVOKED: [(&str, &str); 11] = [
     (
         "Overload",
         "no fault is written yet: needs a queue that is full",
+    ),
+    (
+        "ModelsLeftAlone",
+        "no fault is written yet: needs workers that refuse with `Retry-After`",
     ),
     (
         "TransfersFail",

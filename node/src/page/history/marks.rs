@@ -37,6 +37,8 @@ pub enum Subject {
     Replica(String),
     /// Several workers at once: the first of them, and how many more.
     Workers(Vec<String>, usize),
+    /// Models, by name: the first of them, and how many more.
+    Models(Vec<String>, usize),
 }
 
 /// Something that happened.
@@ -84,10 +86,13 @@ impl Mark {
     pub fn who(&self) -> String {
         match &self.subject {
             Subject::Worker(id) | Subject::Replica(id) => id.clone(),
-            Subject::Workers(ids, more) => {
+            Subject::Workers(ids, more) | Subject::Models(ids, more) => {
                 let named: Vec<&str> = ids.iter().take(NAMED).map(String::as_str).collect();
-                let more = ids.len() - named.len() + more;
-                format!("{} and {more} more", named.join(", "))
+                let all = named.join(", ");
+                match ids.len() - named.len() + more {
+                    0 => all,
+                    more => format!("{all} and {more} more"),
+                }
             }
         }
     }
@@ -97,7 +102,7 @@ impl Mark {
         match &self.subject {
             Subject::Worker(worker) => worker == id,
             Subject::Workers(workers, _) => workers.iter().any(|worker| worker == id),
-            Subject::Replica(_) => false,
+            Subject::Replica(_) | Subject::Models(..) => false,
         }
     }
 

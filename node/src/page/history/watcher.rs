@@ -47,6 +47,31 @@ impl WorkerSeen {
     }
 }
 
+/// What is wrong for as long as it lasts. It is told once it has lasted for [`TOLD_AFTER`]: a limit of requests, or a link
+/// that is slow, may begin and end it each few seconds.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Condition {
+    /// A replica that lives is not heard by this one.
+    Unheard {
+        /// The one that is not heard.
+        replica: String,
+        /// This one.
+        by: String,
+    },
+    /// Every worker that could take requests for this model asked to be left alone.
+    LeftAlone(String),
+}
+
+/// For so long it lasts before it is told.
+pub const TOLD_AFTER: Duration = Duration::from_secs(10);
+
+/// How long something has lasted.
+#[derive(Debug)]
+struct Lasting {
+    since: Duration,
+    is_told: bool,
+}
+
 /// Remembers the latest look.
 #[derive(Debug, Default)]
 pub struct Watcher {
@@ -54,6 +79,7 @@ pub struct Watcher {
     /// Replicas that were seen alive; at first they are names that others have told of.
     were_alive: BTreeSet<String>,
     workers: Option<BTreeMap<String, WorkerSeen>>,
+    conditions: BTreeMap<Condition, Lasting>,
 }
 
 impl Watcher {
@@ -85,6 +111,73 @@ impl Watcher {
         self.workers = Some(now);
         marks
     }
+
+    /// Of what is wrong now, what has lasted for long enough; and what was told and is over.
+    pub fn conditions(&mut self, at: Duration, now: BTreeSet<Condition>) -> Vec<Mark> {
+        let mut told = Vec::new();
+        self.conditions.retain(|condition, lasting| {
+            let stays = now.contains(condition);
+            // One that died is not heard again.
+            if !stays && lasting.is_told && !is_of_dead(condition, self.replicas.as_ref()) {
+                told.push((Kind::Repair, condition.clone()));
+            }
+            stays
+        });
+        for condition in now {
+            let lasting = self.conditions.entry(condition.clone());
+            let lasting = lasting.or_insert(Lasting {
+                since: at,
+                is_told: false,
+            });
+            if !lasting.is_told && at.saturating_sub(lasting.since) >= TOLD_AFTER {
+                lasting.is_told = true;
+                told.push((Kind::Fault, condition));
+            }
+        }
+        of_conditions(at, told)
+    }
+}
+
+fn is_of_dead(condition: &Condition, replicas: Option<&BTreeMap<String, ReplicaSeen>>) -> bool {
+    let Condition::Unheard { replica, .. } = condition else {
+        return false;
+    };
+    let known = replicas.and_then(|replicas| replicas.get(replica));
+    !known.is_some_and(|is| is.is_live)
+}
+
+fn of_conditions(at: Duration, told: Vec<(Kind, Condition)>) -> Vec<Mark> {
+    let mark = |kind, subject, text: String| Mark {
+        at,
+        kind,
+        subject,
+        text,
+    };
+    let mut models: BTreeMap<Kind, Vec<String>> = BTreeMap::new();
+    let mut marks = Vec::new();
+    for (kind, condition) in told {
+        match condition {
+            Condition::Unheard { replica, by } => {
+                let text = match kind {
+                    Kind::Fault => format!("is not heard by {by}"),
+                    _ => format!("is heard by {by} again"),
+                };
+                marks.push(mark(kind, Subject::Replica(replica), text));
+            }
+            Condition::LeftAlone(model) => models.entry(kind).or_default().push(model),
+        }
+    }
+    marks.extend(models.into_iter().map(|(kind, mut names)| {
+        let wait = if names.len() == 1 { "waits" } else { "wait" };
+        let text = match kind {
+            Kind::Fault => format!("{wait} for workers: every usable one asked to be left alone"),
+            _ => format!("no longer {wait} for workers that asked to be left alone"),
+        };
+        let more = names.len().saturating_sub(NAMED_MAX);
+        names.truncate(NAMED_MAX);
+        mark(kind, Subject::Models(names, more), text)
+    }));
+    marks
 }
 
 fn of_replicas(
@@ -226,6 +319,7 @@ mod tests {
             let who = match &mark.subject {
                 Subject::Worker(id) | Subject::Replica(id) => id.clone(),
                 Subject::Workers(ids, more) => format!("{}+{more}", ids.len()),
+                Subject::Models(..) => mark.who(),
             };
             format!("{}: {who} {}", mark.kind.as_str(), mark.text)
         };
@@ -274,6 +368,56 @@ mod tests {
         check(&[("r1", well), ("r3", well)], &["change: r3 joined"]);
         check(&[("r1", well), ("r4", named)], &["change: r3 is gone"]);
         check(&[("r1", well)], &[]);
+    }
+
+    #[test]
+    fn what_lasts_is_told_once_and_when_it_is_over() {
+        let unheard = |id: &str| Condition::Unheard {
+            replica: id.to_owned(),
+            by: "r1".to_owned(),
+        };
+        let paused = |model: &str| Condition::LeftAlone(model.to_owned());
+        let replicas = |is_live| {
+            let seen = ReplicaSeen {
+                generation: 1,
+                is_live,
+                is_ready: true,
+                is_leaving: false,
+            };
+            ["r2", "r3"].map(|id| (id.to_owned(), seen)).into()
+        };
+        let mut watcher = Watcher::default();
+        watcher.replicas(AT, replicas(true));
+        let look = |watcher: &mut Watcher, s: u64, now: &[Condition]| {
+            let now = now.iter().cloned().collect();
+            texts(&watcher.conditions(AT + Duration::from_secs(s), now))
+        };
+        // Each few seconds it is over, and there again: a limit of requests.
+        for s in 0..40 {
+            let now = [paused("a")];
+            let now = if s % 10 == 9 { &[][..] } else { &now };
+            assert_eq!(look(&mut watcher, s, now), [""; 0]);
+        }
+        let all = [unheard("r2"), unheard("r3"), paused("a"), paused("b")];
+        for s in 40..50 {
+            assert_eq!(look(&mut watcher, s, &all), [""; 0]);
+        }
+        let told = look(&mut watcher, 50, &all);
+        let expected = [
+            "fault: r2 is not heard by r1",
+            "fault: r3 is not heard by r1",
+            "fault: a, b wait for workers: every usable one asked to be left alone",
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(look(&mut watcher, 51, &all), [""; 0], "once");
+        let told = look(&mut watcher, 60, &all[1..3]);
+        let expected = [
+            "repair: r2 is heard by r1 again",
+            "repair: b no longer waits for workers that asked to be left alone",
+        ];
+        assert_eq!(told, expected);
+        watcher.replicas(AT, replicas(false));
+        assert_eq!(look(&mut watcher, 61, &all[2..3]), [""; 0], "it is dead");
     }
 
     #[test]

@@ -49,7 +49,7 @@ fn row(mark: &Mark, now: Moment) -> MarkRow {
     let link = match &mark.subject {
         Subject::Worker(id) => Some(("workers", id.clone())),
         Subject::Replica(id) => Some(("replicas", id.clone())),
-        Subject::Workers(..) => None,
+        Subject::Workers(..) | Subject::Models(..) => None,
     };
     let ago = now.at.saturating_sub(mark.at).as_secs();
     MarkRow {

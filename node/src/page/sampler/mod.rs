@@ -4,7 +4,7 @@
 
 mod counters;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -15,11 +15,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use self::counters::Counters;
 pub use self::counters::reached;
+use super::history::marks::{Kind, Mark, Subject};
 use super::history::tracks::{ReplicaSample, WorkerSample};
-use super::history::watcher::{ReplicaSeen, Watcher, WorkerSeen};
+use super::history::watcher::{Condition, ReplicaSeen, Watcher, WorkerSeen};
 use super::history::{EVERY, History, Levels, Moment, Taken};
 use crate::all_metrics::AllMetrics;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Fleet, Hearing};
 use crate::live::Live;
 use crate::machine::HeldUp;
 use crate::metrics::AttemptLabels;
@@ -153,6 +154,11 @@ impl Sampler {
             Some((worker.id.to_string(), seen))
         });
         marks.extend(self.watcher.workers(at, workers.collect()));
+        let lasting = self
+            .watcher
+            .conditions(at, self.parts.conditions(&view, &fleet));
+        lasting.iter().for_each(say);
+        marks.extend(lasting);
         if !marks.is_empty() {
             self.parts.recorder.lock().mark(marks);
         }
@@ -223,6 +229,40 @@ impl Sampler {
             }
         }
         sample
+    }
+}
+
+impl SamplerParts {
+    /// What is wrong for as long as it lasts.
+    fn conditions(&self, view: &View, fleet: &Fleet) -> BTreeSet<Condition> {
+        let hearing = Hearing::now(&self.agent, self.cluster.liveness(), view);
+        let unheard = hearing.unheard_here().map(|id| Condition::Unheard {
+            replica: id.to_string(),
+            by: self.agent.replica().to_string(),
+        });
+        let left_alone = fleet.left_alone();
+        let left_alone = left_alone.map(|model| Condition::LeftAlone(model.to_owned()));
+        unheard.chain(left_alone).collect()
+    }
+}
+
+/// What no other part tells the log of.
+fn say(mark: &Mark) {
+    let who = mark.who();
+    match (&mark.subject, mark.kind) {
+        (Subject::Replica(_), Kind::Fault) => tracing::warn!(
+            replica = who,
+            "a replica that lives is not heard here: is UDP open both ways between its gossip port and this one's?"
+        ),
+        (Subject::Replica(_), _) => tracing::info!(replica = who, "a replica is heard again"),
+        (_, Kind::Fault) => tracing::warn!(
+            models = who,
+            "no worker to ask now: every usable one asked to be left alone (Retry-After)"
+        ),
+        _ => tracing::info!(
+            models = who,
+            "requests no longer wait for workers that asked to be left alone"
+        ),
     }
 }
 
