@@ -62,10 +62,25 @@ async fn a_one_way_cut_is_named_by_status_until_it_is_healed() {
         &["r2 does not hear r1; 3 replicas", "r2     NO   –    yes"],
     )
     .await;
+    // For whoever looks later, once it has lasted.
+    let admin = format!("http://{}", cluster.replicas[0].admin().0);
+    let notes = async |what: &str| {
+        eventually(2 * LIMIT, what, async || {
+            let shown = process::run(&["events", "--admin", &admin]).await;
+            let is_told = shown.text.contains(what);
+            is_told.then_some(()).ok_or(shown.text)
+        })
+        .await;
+    };
+    notes("r2 is not heard by r1 (seen by r1)").await;
+    let log = cluster.replicas[0].log();
+    let line = "a replica that lives is not heard here";
+    assert!(log.contains(line), "{log}");
     gates.iter().for_each(Gate::heal);
     for at in 0..3 {
         says(at, 0, &[&[well][..], &all_heard].concat()).await;
     }
+    notes("r2 is heard by r1 again (seen by r1)").await;
 }
 
 /// G11: without gossip each replica serves by what it knew last, says that it is alone, and finds fault with no worker.

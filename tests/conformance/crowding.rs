@@ -145,6 +145,12 @@ async fn where_all_are_busy_probes_are_answered_and_requests_refused() {
         }
     }
     assert_eq!(worker.stats().in_flight, PLACES as u64, "nobody was cut");
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let turned_away = metrics.sum("grapevine_limits_reached_total", "\"connections_busy\"");
+    assert_eq!(turned_away, 10.0);
+    let log = house.cluster.replicas[0].log();
+    let told = log.matches("all connections of clients are busy").count();
+    assert!((1..10).contains(&told), "at most one a second: {log}");
     held.pop();
     eventually(LIMIT, "a place is free", async || {
         let answer = http1::post(data, CHATS, &chat("again", 1)).await;

@@ -6,13 +6,14 @@ use super::{Counter, ErrorLabels, Family, LimitLabels, ResultLabels, metrics};
 use crate::api::error::ErrorKind;
 
 /// Limits whose times of being reached are counted. Labels of a metric: stable.
-const LIMITS: [&str; 20] = [
+const LIMITS: [&str; 22] = [
     "accept",
     "admin_connections",
     "body_bytes",
     "body_bytes_total",
     "body_progress",
     "connections",
+    "connections_busy",
     "connections_per_address",
     "first_byte",
     "header",
@@ -25,6 +26,7 @@ const LIMITS: [&str; 20] = [
     "realtime_idle",
     "realtime_session_bytes",
     "realtime_sessions",
+    "sockets",
     "upload_bytes",
     "write_stall",
 ];

@@ -1,5 +1,6 @@
 //! What it takes to bring a request to a worker: also once more, and also after its answer has begun.
 
+use std::io;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -13,6 +14,8 @@ use crate::cluster::Cluster;
 use crate::cluster::quarantine::Quarantine;
 use crate::config::{FailoverConfig, LimitConfig, RetryConfig, TimeoutConfig, TransferConfig};
 use crate::live::Live;
+use crate::log_limit::LogLimit;
+use crate::upstream::Worker;
 use crate::upstream::probe_parts::Learned;
 
 /// Shared by all requests, and by the streams that move.
@@ -44,11 +47,26 @@ pub(super) struct Dispatch {
     pub(super) limits: Live<LimitConfig>,
     /// Where to count.
     pub(super) metrics: Arc<ProxyMetrics>,
+    /// Of connections to workers for which this replica has no socket.
+    pub(super) no_socket: LogLimit,
 }
 
 impl Dispatch {
     /// Most bytes of a stream that are held while an event is incomplete.
     pub(super) fn event_bytes(&self) -> usize {
         self.limits.look().event_line_bytes.as_usize()
+    }
+
+    /// Counts and tells that this replica has no socket for a connection to a worker.
+    pub(super) fn without_socket(&self, worker: &Worker, why: &io::Error) {
+        self.metrics.refusals.limit_reached("sockets");
+        if self.no_socket.allows_line() {
+            tracing::warn!(
+                worker = &*worker.label,
+                %why,
+                "this replica has no socket for a connection to a worker; raise the limit of open files (ulimit -n), or \
+                 of ports (net.ipv4.ip_local_port_range)"
+            );
+        }
     }
 }

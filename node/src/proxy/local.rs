@@ -54,7 +54,15 @@ impl Proxy {
         }
         let message = "all connections of this replica are busy; try again";
         let error = ApiError::new(ErrorKind::Overloaded, message);
-        self.dispatch.metrics.refusals.own_error(error.kind);
+        let refusals = &self.dispatch.metrics.refusals;
+        refusals.own_error(error.kind);
+        refusals.limit_reached("connections_busy");
+        if self.crowded.allows_line() {
+            tracing::warn!(
+                "requests are turned away: all connections of clients are busy; more replicas, a greater \
+                 limits.connections, or more open files (ulimit -n) make room"
+            );
+        }
         let dialect = Dialect::of(head.uri.path());
         let status = self.dispatch.admission.no_room_status().status();
         let mut response = refused_as(&error, status, dialect);

@@ -81,6 +81,7 @@ use crate::http::client_body::ClientBody;
 use crate::http::client_io::Gone;
 use crate::http::{headers, hops, request_id};
 use crate::live::Live;
+use crate::log_limit::LogLimit;
 use crate::memory::Memory;
 use crate::readiness::Readiness;
 use crate::shutdown::{Cutoff, Phase};
@@ -158,6 +159,8 @@ pub struct Proxy {
     cache: Option<Arc<ResponseCache>>,
     warm_ups: Arc<WarmUps>,
     failovers: Failovers,
+    /// Of requests that are turned away for want of a connection's place.
+    crowded: LogLimit,
     finder: Finder,
     dispatch: Arc<Dispatch>,
 }
@@ -190,6 +193,7 @@ impl Proxy {
             failover: parts.failovers.config().clone(),
             limits: parts.limits.clone(),
             metrics: parts.metrics,
+            no_socket: LogLimit::default(),
         };
         Self {
             replica: parts.replica,
@@ -207,6 +211,7 @@ impl Proxy {
             cache: parts.cache,
             warm_ups: parts.warm_ups,
             failovers: parts.failovers,
+            crowded: LogLimit::default(),
             finder,
             dispatch: Arc::new(dispatch),
         }

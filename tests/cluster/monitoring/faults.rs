@@ -112,7 +112,7 @@ pub(super) const BROKEN_LINK: Fault = Fault::new(
 pub(super) const FEW_FILES: Fault = Fault::new(
     "a replica may hardly open a file more",
     &["DescriptorsScarce"],
-    &["WorkerDown", "WorkersBad", "NotReady"],
+    &["WorkerDown", "WorkersBad", "NotReady", "ConnectionsShort"],
 );
 
 // Sources of workers: `sources`.
@@ -158,7 +158,7 @@ pub(super) const OF_BUSY_MACHINES: [&str; 3] =
     ["StarvedProcessor", "Disagreement", "DisagreementCosts"];
 
 /// Alarms that no fault here provokes, with the reason; the unit tests of rules try them with made-up series.
-const NOT_PROVOKED: [(&str, &str); 12] = [
+const NOT_PROVOKED: [(&str, &str); 13] = [
     (
         "StreamsCut",
         "the replica ends right after it counted them; a scrape in between is luck",
@@ -185,6 +185,10 @@ const NOT_PROVOKED: [(&str, &str); 12] = [
     (
         "Overload",
         "no fault is written yet: needs a queue that is full",
+    ),
+    (
+        "ConnectionsShort",
+        "no fault is written yet: needs more busy connections than there is room for",
     ),
     (
         "ModelsLeftAlone",

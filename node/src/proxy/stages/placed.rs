@@ -143,6 +143,9 @@ impl Placed {
             Err(failure) => {
                 let since = Instant::now() - limits.patience.silence;
                 self.in_flight.fail(&failure, verdict(&failure), since);
+                if let Failure::NoSocket(why) = &failure {
+                    dispatch.without_socket(&worker, why);
+                }
                 if let Some(pause) = failure.pause() {
                     let pause = pause.min(dispatch.retry.look().worker_pause_max);
                     worker.glance.paused_until.extend(Instant::now() + pause);
