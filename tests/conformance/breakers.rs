@@ -60,6 +60,15 @@ async fn a_worker_that_fails_is_left_alone_until_trials_succeed() {
     );
 
     failing.clear_rules();
+    // Without traffic it waits for a request, and nobody has to be called for it.
+    eventually(LIMIT, "it is on trial", async || {
+        let metrics = admin.metrics().await;
+        let of = |verdict| metrics.sum("grapevine_workers_by_verdict", verdict);
+        let counts = [of("on_trial"), of("ejected"), of("good")];
+        let is_so = counts == [1.0, 0.0, 2.0];
+        is_so.then_some(()).ok_or_else(|| format!("{counts:?}"))
+    })
+    .await;
     let (_, took) = eventually(LIMIT, "trials close it", async || {
         number += 1;
         assert_eq!(ask(&house, &format!("question {number}")).await, 200);

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, PoisonError};
 
-use grapevine_placement::Claim;
 use http::StatusCode;
 
 use super::{Admin, Answer, answer};
@@ -10,6 +9,7 @@ use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::cluster::Fleet;
 use crate::metrics::Form;
+use crate::upstream::health_metrics::VerdictCounts;
 use crate::upstream::worker::OTHER_WORKERS;
 use crate::{logging, memory};
 
@@ -19,7 +19,7 @@ struct Others {
     count: i64,
     own: i64,
     of_cluster: f64,
-    verdicts: [i64; Claim::ALL.len()],
+    verdicts: VerdictCounts,
     paused: i64,
 }
 
@@ -79,7 +79,7 @@ impl Admin {
         for worker in fleet.workers() {
             let own = i64::from(worker.load.own().requests);
             let of_cluster = self.cluster.load_of(worker).exact_requests;
-            self.metrics.health.count(worker, &mut others.verdicts);
+            others.verdicts.count(worker);
             others.paused += i64::from(worker.pause().is_some());
             if worker.has_series() {
                 let show = || {

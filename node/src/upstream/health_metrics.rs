@@ -23,6 +23,27 @@ pub struct VerdictLabels {
     pub verdict: &'static str,
 }
 
+/// An ejected worker whose time out of use is over: without traffic it stays so, and is of use all the same.
+const ON_TRIAL: &str = "on_trial";
+
+/// How many workers have which verdict, and behind these how many are on trial.
+#[derive(Debug, Default)]
+pub struct VerdictCounts([i64; Claim::ALL.len() + 1]);
+
+impl VerdictCounts {
+    /// Counts a worker under its verdict.
+    pub fn count(&mut self, worker: &Worker) {
+        let report = worker.health.report();
+        let is_on_trial =
+            report.verdict == Claim::Ejected && report.breaker == BreakerState::HalfOpen;
+        let at = match is_on_trial {
+            true => Claim::ALL.len(),
+            false => report.verdict as usize,
+        };
+        self.0[at] += 1;
+    }
+}
+
 /// Models of which each has a series; of the others one is shown for all.
 const MODEL_SERIES_MAX: usize = 1_000;
 /// What stands for the others.
@@ -114,17 +135,12 @@ impl HealthMetrics {
         }
     }
 
-    /// Counts a worker under its verdict.
-    pub fn count(&self, worker: &Worker, verdicts: &mut [i64; Claim::ALL.len()]) {
-        verdicts[worker.health.report().verdict as usize] += 1;
-    }
-
     /// Sets how many workers have which verdict.
-    pub fn show_verdicts(&self, verdicts: &[i64; Claim::ALL.len()]) {
-        for (claim, count) in Claim::ALL.into_iter().zip(verdicts) {
-            let verdict = claim.as_str();
+    pub fn show_verdicts(&self, verdicts: &VerdictCounts) {
+        let labels = Claim::ALL.map(Claim::as_str).into_iter().chain([ON_TRIAL]);
+        for (verdict, count) in labels.zip(verdicts.0) {
             let gauge = self.verdicts.get_or_create(&VerdictLabels { verdict });
-            gauge.set(*count);
+            gauge.set(count);
         }
     }
 
