@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::admission;
-use crate::errors::assert_error;
+use crate::errors::{assert_error, assert_refusal};
 use crate::house::{House, quick, until_log_says};
 
 const CHATS: &str = "/v1/chat/completions";
@@ -143,6 +143,10 @@ async fn a_request_that_ends_its_worker_ends_one_more_at_most() {
         let message = error["message"].as_str().expect("a text");
         assert!(message.contains("a request like this one"), "{message}");
     }
+    // What explains a request refuses it as well.
+    let explained = http1::post(second.admin().0, "/explain", &body).await;
+    let error = assert_refusal(&explained, 422, "query_of_death");
+    assert!(error["message"].is_string(), "{error}");
     assert_eq!(at_workers(), before, "no worker was asked");
     assert_eq!(dead(&workers).await, 2);
     let other = http1::post(second.data(), CHATS, &chat("something else", 1)).await;

@@ -12,10 +12,12 @@ use super::query::Query;
 use super::{Admin, Answer, json};
 use crate::api::Endpoint;
 use crate::api::error::ApiError;
+use crate::cluster::quarantine::KnownBy;
 use crate::cluster::{Halves, Pool};
 use crate::config::DecodeAlone;
 use crate::proxy::caller::Caller;
 use crate::proxy::division::{Undivided, Way, stays_whole};
+use crate::proxy::own_words::quarantined;
 use crate::proxy::routing_query::{RoutingInput, RoutingQuery};
 use crate::upstream::Worker;
 
@@ -131,6 +133,9 @@ impl Admin {
             caller,
         };
         let routing = RoutingQuery::of(&self.cluster, &input)?;
+        if let Some(left) = self.quarantine.holds(path, body, &KnownBy::default()) {
+            return Err(quarantined(left));
+        }
         let pool = &routing.pool;
         let asked = Undivided {
             endpoint,

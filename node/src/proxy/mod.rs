@@ -22,7 +22,7 @@ mod local;
 pub mod metrics;
 pub mod model_series;
 pub mod outcome;
-mod own_words;
+pub mod own_words;
 mod pace;
 mod pauses;
 mod rank;

@@ -32,7 +32,7 @@ pub(super) fn condemned() -> ApiError {
 }
 
 /// The same happened before.
-pub(super) fn quarantined(left: Duration) -> ApiError {
+pub fn quarantined(left: Duration) -> ApiError {
     let seconds = left.as_secs() + 1;
     ApiError::new(
         ErrorKind::QueryOfDeath,
