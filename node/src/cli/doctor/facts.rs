@@ -42,6 +42,8 @@ pub(super) struct ReplicaFacts {
     pub(super) ahead_ms: Option<i64>,
     /// Half of the round trip in which that was measured, in milliseconds.
     pub(super) unsure_ms: i64,
+    /// Of its `GET /workers`, the rows of those in which it has found trouble by itself.
+    pub(super) troubled: Vec<Value>,
     /// Values of single metrics that the checks read: name with labels, value.
     pub(super) metrics: Vec<(String, f64)>,
 }

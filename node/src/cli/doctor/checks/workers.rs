@@ -6,7 +6,9 @@ use serde_json::Value;
 
 use crate::cli::doctor::facts::ClusterFacts;
 use crate::cli::doctor::finding::{Finding, count, named, verb};
-use crate::shown::trouble::{NAMELESS, ON_TRIAL, RETURNING, awaits_trial, worker_trouble};
+use crate::shown::trouble::{
+    NAMELESS, ON_TRIAL, RETURNING, awaits_trial, own_trouble, worker_trouble,
+};
 use crate::shown::{IS_REPLICA, KEY_REFUSED, NAMES_LEFT_OUT, field, rows};
 
 /// So many answers without details say that there never are any: vLLM leaves them out of an answer of whose prompt
@@ -23,6 +25,7 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
         return;
     }
     troubled(workers, found);
+    troubled_elsewhere(facts, found);
     on_trial(workers, found);
     keys_refused(workers, found);
     names_left_out(workers, found);
@@ -132,6 +135,42 @@ fn troubled(workers: &[Value], found: &mut Vec<Finding>) {
             ids(&rows),
         );
         found.push(of(Finding::problem("worker", what), &rows).todo(remedy));
+    }
+}
+
+/// What other replicas have found and the asked one has not, such as a way that is closed for one machine alone.
+fn troubled_elsewhere(facts: &ClusterFacts, found: &mut Vec<Finding>) {
+    let Some((asked, others)) = facts.replicas.split_first() else {
+        return;
+    };
+    let is_well = |row: &&Value| worker_trouble(row).is_none();
+    let well = facts.workers.iter().filter(is_well);
+    let well: BTreeSet<String> = well.map(|row| field(row, "id")).collect();
+    for other in others {
+        let mut kinds: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+        for row in &other.troubled {
+            if let Some(trouble) = own_trouble(row)
+                && well.contains(&field(row, "id"))
+            {
+                kinds.entry(trouble).or_default().push(row);
+            }
+        }
+        for (trouble, rows) in kinds {
+            let why = rows.iter().find_map(|row| row["why"].as_str());
+            let why = why.map_or(String::new(), |why| format!(" ({why})"));
+            let what = format!(
+                "seen from {} {} {trouble}, and not from {}: {}{why}",
+                other.id,
+                told(&rows, "is", "are"),
+                asked.id,
+                ids(&rows)
+            );
+            let todo = format!(
+                "look at the way from the machine of {} to it: firewall, DNS, certificates; and at what its [workers] allow",
+                other.id
+            );
+            found.push(of(Finding::problem("worker", what), &rows).todo(todo));
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use super::net::failure_to_connect;
 use crate::cli::client::AdminClient;
 use crate::cli::doctor::facts::{ClusterFacts, DataPort, ReplicaFacts};
 use crate::cli::failure::Failure;
+use crate::shown::trouble::own_trouble;
 use crate::shown::{field, rows};
 
 /// Rings differ for a moment after each change of the workers; what differs for longer than this lasts.
@@ -109,12 +110,16 @@ async fn replica(client: &AdminClient, id: &str) -> Result<ReplicaFacts, Failure
         Err(failure) => return Err(failure),
     };
     let (now, took) = (now_ms(), asked.elapsed());
+    let workers = crate::cli::workers::all_workers(client).await?;
+    let is_troubled = |row: &&Value| own_trouble(row).is_some();
+    let troubled = rows(&workers, "workers").iter().filter(is_troubled);
     let unsure_ms = i64::try_from(took.as_millis() / 2).unwrap_or(i64::MAX);
     let ahead = |theirs: i64| theirs - (now - unsure_ms);
     Ok(ReplicaFacts {
         ahead_ms: about["now_ms"].as_i64().map(ahead),
         metrics: wanted(&client.text(&["metrics"]).await?),
         id: id.to_owned(),
+        troubled: troubled.cloned().collect(),
         cluster,
         about,
         unsure_ms,

@@ -57,6 +57,7 @@ fn replica(id: &str) -> ReplicaFacts {
         about: about(json!({ "cluster.policy": "\"prefix\"", "cluster.seed": "0" })),
         ahead_ms: Some(3),
         unsure_ms: 2,
+        troubled: Vec::new(),
         metrics: vec![("grapevine_log_lines_dropped_total".to_owned(), 0.0)],
     }
 }

@@ -242,3 +242,32 @@ fn workers_in_trouble_are_named_with_what_to_do() {
         &["see dns differently", "2 workers"],
     );
 }
+
+#[test]
+fn workers_that_another_replica_alone_finds_in_trouble_are_named_with_who() {
+    let bad = |facts: &ClusterFacts| {
+        let mut row = facts.workers[1].clone();
+        (row["verdict"], row["failed_check"]) = ("unreachable".into(), "no_connection".into());
+        row["why"] = "no route to host".into();
+        row
+    };
+    let only_r2 = |facts: &mut ClusterFacts| {
+        let row = bad(facts);
+        facts.replicas[1].troubled.push(row);
+    };
+    let words = [
+        "seen from r2 1 worker is unreachable, and not from r1: http://b:1 (no route to host)",
+        "the machine of r2",
+    ];
+    check(only_r2, Problem, "worker", &words);
+    // What the asked one sees as well is told once.
+    let both = |facts: &mut ClusterFacts| {
+        let row = bad(facts);
+        for replica in &mut facts.replicas {
+            replica.troubled.push(row.clone());
+        }
+        facts.workers[1] = row;
+    };
+    let words = ["1 worker is unreachable: http://b:1 (no route to host)"];
+    check(both, Problem, "worker", &words);
+}
