@@ -293,6 +293,27 @@ async fn an_answer_whose_length_is_in_doubt_is_a_502() {
     assert_eq!(malformed, 2.0 * models.len() as f64, "each was asked once");
 }
 
+/// A proxy before an engine that wants a log-in: what it says reaches the client as it is, and somebody is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_web_page_in_place_of_an_answer_counts_as_a_failure() {
+    let house = House::new(1).await;
+    let page = canned(200, &[("content-type", "text/html; charset=utf-8")]);
+    let rule = Rule::always(page);
+    house.workers[0].add_rule(rule).expect("room for a rule");
+    for body in [chat("well?", 1), streamed("well?", 1)] {
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
+    let replica = &house.cluster.replicas[0];
+    let metrics = replica.admin().metrics().await;
+    let failed = metrics.sum("grapevine_worker_errors_total", "\"failed\"");
+    assert_eq!(failed, 2.0);
+    let log = replica.log();
+    let line = log.lines().find(|line| line.contains("with a web page"));
+    let line = line.unwrap_or_else(|| panic!("nothing in the log: {log}"));
+    assert!(line.contains(&house.workers[0].url()), "{line}");
+}
+
 /// Bytes that a worker sends after the end of its answer reach no client, least of all with the next request.
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_behind_an_answer_are_no_other_requests_answer() {

@@ -73,6 +73,15 @@ impl RefusalMetrics {
             status if status.is_server_error() => FAILED,
             _ => return,
         };
+        self.count_worker_error(result);
+    }
+
+    /// Counts an answer of a worker that says nothing of an error, and is none to the request.
+    pub fn worker_failed(&self) {
+        self.count_worker_error(FAILED);
+    }
+
+    fn count_worker_error(&self, result: &'static str) {
         self.worker_errors
             .get_or_create(&ResultLabels { result })
             .inc();

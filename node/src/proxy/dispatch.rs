@@ -49,12 +49,26 @@ pub(super) struct Dispatch {
     pub(super) metrics: Arc<ProxyMetrics>,
     /// Of connections to workers for which this replica has no socket.
     pub(super) no_socket: LogLimit,
+    /// Of answers that are pages for people.
+    pub(super) web_pages: LogLimit,
 }
 
 impl Dispatch {
     /// Most bytes of a stream that are held while an event is incomplete.
     pub(super) fn event_bytes(&self) -> usize {
         self.limits.look().event_line_bytes.as_usize()
+    }
+
+    /// Counts and tells that an answer with a status of success is a page for people; the client gets it as it is.
+    pub(super) fn got_web_page(&self, worker: &Worker) {
+        self.metrics.refusals.worker_failed();
+        if self.web_pages.allows_line() {
+            tracing::warn!(
+                worker = &*worker.label,
+                "a worker answers a request with a web page: is a proxy before it that wants a log-in, or no engine at its \
+                 address?"
+            );
+        }
     }
 
     /// Counts and tells that this replica has no socket for a connection to a worker.

@@ -194,6 +194,7 @@ impl Proxy {
             limits: parts.limits.clone(),
             metrics: parts.metrics,
             no_socket: LogLimit::default(),
+            web_pages: LogLimit::default(),
         };
         Self {
             replica: parts.replica,

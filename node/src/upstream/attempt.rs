@@ -131,9 +131,18 @@ impl Answer {
 
     /// What the client will see.
     pub fn status(&self) -> StatusCode {
+        self.head().status
+    }
+
+    /// A page for people, which no engine sends: of a proxy before it, mostly, that wants a log-in.
+    pub fn is_web_page(&self) -> bool {
+        is_of_type(&self.head().headers, "text/html")
+    }
+
+    fn head(&self) -> &Parts {
         match self {
-            Self::Whole(parts, _) | Self::Switched(parts, _) => parts.status,
-            Self::Begun(begun) => begun.parts.status,
+            Self::Whole(parts, _) | Self::Switched(parts, _) => parts,
+            Self::Begun(begun) => &begun.parts,
         }
     }
 }

@@ -109,6 +109,9 @@ impl Won {
             computed: self.asked.endpoint.traits().computes && answer.status().is_success(),
             streams: matches!(answer, Answer::Begun(begun) if begun.is_good_stream()),
         });
+        if first.as_ref().is_some_and(|first| first.computed) && answer.is_web_page() {
+            dispatch.got_web_page(in_flight.worker());
+        }
         // Of events that nobody asked for nothing but the head is there, and of a long first event not its end.
         let is_unjudged = matches!(answer, Answer::Begun(begun) if !begun.judged);
         if !is_unjudged && let Some(first) = first.take() {
