@@ -1,4 +1,4 @@
-//! Which methods each path of the admin API has: for what a wrong one is told. Pure.
+//! Which methods each path of the admin API has, and which parameters in its query: for what a wrong one is told. Pure.
 
 use http::Method;
 
@@ -21,6 +21,25 @@ pub(super) fn unserved(asked: &Method, segments: &[&str]) -> ApiError {
         ),
         allowed => ApiError::method_not_allowed(asked, allowed),
     }
+}
+
+/// The parameters of what a request asks for. None: whatever else stands there is ignored, by `/metrics` since scrapers
+/// add what they like, of leases since a newer `grapevine register` may say more, and where nothing is served.
+pub(super) fn parameters(method: &Method, segments: &[&str]) -> Option<&'static [&'static str]> {
+    if !of(segments).contains(&method) {
+        return None;
+    }
+    Some(match (method, segments) {
+        (_, ["metrics" | "leases", ..]) => return None,
+        (&Method::GET, ["workers" | "list_workers"]) => &["limit", "after"],
+        (&Method::POST, ["workers"]) => &["warmup"],
+        (_, ["add_worker"]) => &["url", "warmup"],
+        (_, ["remove_worker"]) => &["url"],
+        (_, ["cache"]) => &["limit"],
+        (_, ["history"]) => &["worker", "replica"],
+        (_, ["explain"]) => &["path", "tenant", "load"],
+        _ => &[],
+    })
 }
 
 /// None of a path that does not exist.

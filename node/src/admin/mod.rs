@@ -26,6 +26,8 @@
 //! | `POST /explain?path=&tenant=&load=` | where the request in the body would go, and why |
 //! | `GET /`, `/page/...` | the page, for people: `pages/` |
 //!
+//! A parameter that an endpoint does not have is a 400 that names those that it has; `/metrics` and leases ignore it.
+//!
 //! Never on the data port. Beyond loopback it needs a token. Web pages are kept out by `gate.rs`.
 
 mod about;
@@ -327,7 +329,7 @@ impl Admin {
         }
         gate::check_body(&head.method, &head.headers, !body.is_end_stream())
             .map_err(|refused| self.refusal(refused))?;
-        let query = Query(head.uri.query().unwrap_or_default());
+        let query = Query::of(&head.uri, methods::parameters(method, &segments))?;
         match (method, segments.as_slice()) {
             (&Method::GET, ["metrics"]) => self.metrics(Form::asked_for(&head.headers)).await,
             (&Method::GET, ["cluster"]) => Ok(json(StatusCode::OK, &self.describe_cluster())),
