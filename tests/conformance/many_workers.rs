@@ -10,6 +10,12 @@ use serde_json::{Value, json};
 use crate::errors::assert_refusal;
 use crate::house::{House, quick, until_log_says};
 
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+fn percent_encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
 /// URLs of workers that need not answer.
 fn urls(count: usize) -> Vec<String> {
     (0..count)
@@ -109,6 +115,66 @@ async fn the_command_adds_many_from_its_line_and_from_a_file() {
     .await;
     assert_ne!(done.code, Some(0), "{}", done.text);
     assert!(done.text.contains("--id names one worker"), "{}", done.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_changes_nothing_says_so() {
+    let house = House::new(1).await;
+    let at = house.cluster.replicas[0].admin().0;
+    let admin = format!("http://{at}");
+    let urls = urls(2);
+    let add = async |urls: &[String]| {
+        let words = urls.iter().map(String::as_str);
+        let words: Vec<&str> = ["workers", "add", "--model", "m", "--admin", &admin]
+            .into_iter()
+            .chain(words)
+            .collect();
+        let done = process::run(&words).await;
+        assert_eq!(done.code, Some(0), "{}", done.text);
+        done.text
+    };
+    let first = add(&urls[..1]).await;
+    assert!(first.contains(&format!("added {}", urls[0])), "{first}");
+    let again = add(&urls[..1]).await;
+    assert!(again.contains(" was known, and is as it was,"), "{again}");
+    let both = add(&urls).await;
+    let expected = "added 2 workers, of which 1 were known and are as they were, known to this replica alone so far";
+    assert!(both.contains(expected), "{both}");
+    let id = percent_encoded(&urls[0]);
+    let path = format!("/workers/{id}");
+    let unchanged = http1::exchange(at, "PATCH", &path, &[JSON], b"{}").await;
+    assert_eq!(unchanged.head.status, 200, "{}", unchanged.text());
+    let told: Value = unchanged.json();
+    assert_eq!(told["unchanged"], true, "{told}");
+    assert!(told.get("replicated").is_none(), "{told}");
+    let labelled = http1::exchange(at, "PATCH", &path, &[JSON], br#"{"labels":{"a":"b"}}"#).await;
+    let told: Value = labelled.json();
+    assert_eq!(told["replicated"], false, "{told}");
+    assert!(told.get("unchanged").is_none(), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parameter_that_an_endpoint_does_not_have_is_refused() {
+    let house = House::new(1).await;
+    let admin = house.cluster.replicas[0].admin();
+    for (method, path, told) in [
+        ("GET", "/workers?limt=3", "`limt`; it has limit, after"),
+        ("POST", "/workers?warm_up=false", "`warm_up`; it has warmup"),
+        ("GET", "/cluster?replica=r1", "`replica`; it has none"),
+    ] {
+        let refused = http1::exchange(admin.0, method, path, &[], b"").await;
+        assert_refusal(&refused, 400, "invalid_request");
+        assert!(refused.text().contains(told), "{}", refused.text());
+    }
+    for (path, status) in [
+        ("/metrics?format=prometheus", 200),
+        ("/healthz?verbose", 200),
+        ("/workers?limit=3&after=a", 200),
+        ("/no-such-path?x=1", 404),
+    ] {
+        let answer = http1::get(admin.0, path).await;
+        assert_eq!(answer.head.status, status, "{path}: {}", answer.text());
+    }
 }
 
 /// Series follow settings and registered workers, never what clients send.

@@ -156,8 +156,10 @@ pub struct Changed {
     /// The worker's id.
     pub id: String,
     /// Live peers that have the change.
+    #[serde(default)]
     pub confirmed_by: usize,
-    /// A peer has it.
+    /// A peer has it; false as well where there was nothing to change.
+    #[serde(default)]
     pub replicated: bool,
     /// `active`, `warming` or `draining`; none for a removed worker.
     pub state: Option<String>,

@@ -63,6 +63,8 @@ pub struct Ack {
     pub confirmed_by: usize,
     /// False: only this replica has it, and its end would lose it.
     pub replicated: bool,
+    /// False: all of it was so before, and nothing was sent to anybody.
+    pub written: bool,
 }
 
 /// What a worker reported of itself.
@@ -606,9 +608,10 @@ impl Agent {
         let deadline = driver.started() + WRITES_AFTER;
         let _ = timeout_at(deadline, synced.wait_for(|synced| *synced)).await;
         let (written, change) = self.with(&self.0.registry, |plane, cx| plane.write(write, cx))?;
-        let confirmed_by = match written.is_empty() {
-            true => 0,
-            false => pushes::push(driver, &self.0.pushes, written).await,
+        let is_written = !written.is_empty();
+        let confirmed_by = match is_written {
+            true => pushes::push(driver, &self.0.pushes, written).await,
+            false => 0,
         };
         // A caller that gets its answer finds the change in the view. Only the end of this replica can prevent that.
         let mut published = driver.published();
@@ -617,6 +620,7 @@ impl Agent {
         Ok(Ack {
             confirmed_by,
             replicated: confirmed_by > 0,
+            written: is_written,
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::ops::Not;
 use std::time::Duration;
 
 use grapevine_discovery::label::Declared;
@@ -65,9 +66,8 @@ const FOLLOWS_WITHIN: Duration = Duration::from_secs(1);
 /// What became of a list of new workers.
 #[derive(Debug, Serialize)]
 struct Added {
-    /// Live peers that have all of them.
-    confirmed_by: usize,
-    replicated: bool,
+    #[serde(flatten)]
+    reach: Reach,
     workers: Vec<AddedWorker>,
 }
 
@@ -75,25 +75,52 @@ struct Added {
 struct AddedWorker {
     id: String,
     state: &'static str,
-    /// As in [`Changed`].
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    changes: Vec<String>,
+    #[serde(flatten)]
+    since: Since,
 }
 
 /// What became of a change.
 #[derive(Debug, Serialize)]
 struct Changed {
     id: String,
-    /// Live peers that have it.
-    confirmed_by: usize,
-    /// False: this replica alone knows it, because it is alone.
-    replicated: bool,
+    #[serde(flatten)]
+    reach: Reach,
     /// `active`, `draining`, or `warming` until its warm-up has ended; absent for a removed one.
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<&'static str>,
+    #[serde(flatten)]
+    since: Since,
+}
+
+/// How far a change went; nothing where there was nothing to send, since the registry had it.
+#[derive(Debug, Serialize)]
+struct Reach {
+    /// Live peers that have all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    confirmed_by: Option<usize>,
+    /// False: this replica alone knows it, because it is alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replicated: Option<bool>,
+}
+
+impl From<&Ack> for Reach {
+    fn from(ack: &Ack) -> Self {
+        Self {
+            confirmed_by: ack.written.then_some(ack.confirmed_by),
+            replicated: ack.written.then_some(ack.replicated),
+        }
+    }
+}
+
+/// What a change made of a worker.
+#[derive(Debug, Default, Serialize)]
+struct Since {
     /// What is otherwise now of a worker that was known, such as `role: prefill -> any`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     changes: Vec<String>,
+    /// It was known, and all of it is as it was.
+    #[serde(skip_serializing_if = "Not::not")]
+    unchanged: bool,
 }
 
 impl Wanted {
@@ -176,14 +203,13 @@ fn changed(
     id: &WorkerId,
     ack: &Ack,
     state: Option<State>,
-    changes: Vec<String>,
+    since: Since,
 ) -> Answer {
     let body = Changed {
         id: id.to_string(),
-        confirmed_by: ack.confirmed_by,
-        replicated: ack.replicated,
+        reach: Reach::from(ack),
         state: state.map(State::as_str),
-        changes,
+        since,
     };
     json(status, &body)
 }
@@ -229,7 +255,7 @@ impl Admin {
         let ack = self.declare(workers, labelled).await?;
         self.catches_up().await;
         let added = written.into_iter().map(|(id, state)| AddedWorker {
-            changes: self.changes_since(&before, &id),
+            since: self.since(&before, &id),
             state: state.as_str(),
             id: id.to_string(),
         });
@@ -240,8 +266,7 @@ impl Admin {
             "workers added or changed"
         );
         let body = Added {
-            confirmed_by: ack.confirmed_by,
-            replicated: ack.replicated,
+            reach: Reach::from(&ack),
             workers: added,
         };
         Ok(json(StatusCode::CREATED, &body))
@@ -272,32 +297,31 @@ impl Admin {
             .declare(vec![(id.clone(), spec)], labels.into_iter().collect())
             .await?;
         self.catches_up().await;
-        let changes = self.changes_since(&before, &id);
-        if self.is_otherwise(&before, &id) {
+        let since = self.since(&before, &id);
+        // A change that changes nothing is not logged.
+        if !since.unchanged {
             tracing::info!(
                 worker = id.as_str(),
                 confirmed_by = ack.confirmed_by,
                 state = state.as_str(),
-                changes = changes.join("; "),
+                changes = since.changes.join("; "),
                 "worker added or changed"
             );
         }
-        Ok(changed(status, &id, &ack, Some(state), changes))
+        Ok(changed(status, &id, &ack, Some(state), since))
     }
 
     /// What of a worker that was in a former view is otherwise now.
-    fn changes_since(&self, before: &View, id: &WorkerId) -> Vec<String> {
+    fn since(&self, before: &View, id: &WorkerId) -> Since {
         let now = self.agent.view();
         let both = before.worker(id).zip(now.worker(id));
-        both.map_or_else(Vec::new, |(before, after)| {
+        both.map_or_else(Since::default, |(before, after)| {
             let changes = difference::between(before, after);
-            changes.iter().map(difference::Change::to_string).collect()
+            Since {
+                changes: changes.iter().map(difference::Change::to_string).collect(),
+                unchanged: before == after,
+            }
         })
-    }
-
-    /// Whether anything of a worker is not as it was in a former view; a change that changes nothing is not logged.
-    fn is_otherwise(&self, before: &View, id: &WorkerId) -> bool {
-        before.worker(id) != self.agent.view().worker(id)
     }
 
     /// Whether these labels fit beside those that the worker has.
@@ -427,11 +451,13 @@ impl Admin {
             Some(WantedState::Active) => self.agent.activate_worker(&id).await,
             None => Ok(labelled),
         };
-        let ack = noted.map_err(|error| wrong_change(&error))?;
+        let noted = noted.map_err(|error| wrong_change(&error))?;
+        let ack = if noted.written { noted } else { labelled };
         self.catches_up().await;
         let view = self.agent.view();
         let state = view.worker(&id).map(|worker| worker.spec.state());
-        if self.is_otherwise(&before, &id) {
+        let since = self.since(&before, &id);
+        if !since.unchanged {
             tracing::info!(
                 worker = id.as_str(),
                 confirmed_by = ack.confirmed_by,
@@ -439,8 +465,7 @@ impl Admin {
                 "worker drained, activated or labelled"
             );
         }
-        let changes = self.changes_since(&before, &id);
-        Ok(changed(StatusCode::OK, &id, &ack, state, changes))
+        Ok(changed(StatusCode::OK, &id, &ack, state, since))
     }
 
     /// The id of the worker that a path names: by its id, or by its URL in any spelling where no other has it.
@@ -495,7 +520,7 @@ impl Admin {
             confirmed_by = ack.confirmed_by,
             "worker removed"
         );
-        Ok(changed(StatusCode::OK, &id, &ack, None, Vec::new()))
+        Ok(changed(StatusCode::OK, &id, &ack, None, Since::default()))
     }
 
     pub(super) async fn remove_worker_at(&self, url: String) -> Result<Answer, ApiError> {

@@ -208,11 +208,17 @@ fn join(added: &mut Value, more: Value) {
         *added = more;
         return;
     }
-    let confirmed = added["confirmed_by"]
-        .as_u64()
-        .min(more["confirmed_by"].as_u64());
-    added["confirmed_by"] = confirmed.into();
-    added["replicated"] = (added["replicated"] == true && more["replicated"] == true).into();
+    let is_worse = match (&added["replicated"], &more["replicated"]) {
+        // There was nothing to send.
+        (_, Value::Null) => false,
+        (Value::Null, _) => true,
+        _ => more["confirmed_by"].as_u64() < added["confirmed_by"].as_u64(),
+    };
+    if is_worse {
+        for part in ["confirmed_by", "replicated"] {
+            added[part] = more[part].clone();
+        }
+    }
     if let Some(workers) = added["workers"].as_array_mut() {
         workers.extend_from_slice(rows(&more, "workers"));
     }
@@ -376,9 +382,14 @@ fn report_all(answer: &Value, admin: &AdminArgs) -> Result<(), Failure> {
     let changed = |worker: &&Value| !rows(worker, "changes").is_empty();
     let workers = rows(answer, "workers");
     let known: Vec<&Value> = workers.iter().filter(changed).collect();
-    let of_them = match known.len() {
-        0 => String::new(),
-        known => format!(", of which {known} were known and are changed"),
+    let same = workers.iter().filter(|worker| worker["unchanged"] == true);
+    let of_them = match (known.len(), same.count()) {
+        (0, 0) => String::new(),
+        (known, 0) => format!(", of which {known} were known and are changed"),
+        (0, same) => format!(", of which {same} were known and are as they were"),
+        (known, same) => format!(
+            ", of which {known} were known and are changed, and {same} were known and are as they were"
+        ),
     };
     let (count, reach) = (workers.len(), reach(answer));
     print_line(&format!("added {count} workers{of_them}{reach}"))?;
@@ -410,6 +421,9 @@ fn report(done: &str, answer: &Value, admin: &AdminArgs) -> Result<(), Failure> 
         changes if done == "added" && !changes.is_empty() => print_line(&format!(
             "{id} was known, and is changed: {changes}{reach}{warming}"
         )),
+        _ if done == "added" && answer["unchanged"] == true => {
+            print_line(&format!("{id} was known, and is as it was{reach}{warming}"))
+        }
         _ => print_line(&format!("{done} {id}{reach}{warming}")),
     }
 }
@@ -496,5 +510,13 @@ mod tests {
         join(&mut added, answer("b", 1, false));
         let both = json!({ "confirmed_by": 1, "replicated": false, "workers": [{ "id": "a" }, { "id": "b" }] });
         assert_eq!(added, both);
+        // Nothing was to be sent of the third, and nothing is said of how far it went.
+        let nothing = || json!({ "workers": [{ "id": "c", "unchanged": true }] });
+        join(&mut added, nothing());
+        assert_eq!(added["replicated"], false);
+        let mut added = nothing();
+        join(&mut added, answer("b", 1, true));
+        assert_eq!(added["confirmed_by"], 1);
+        assert_eq!(added["replicated"], true);
     }
 }
