@@ -19,6 +19,12 @@ pub(super) const DEFAULT_ADMIN: &str = "http://127.0.0.1:30001";
 /// Variable with the address of another one.
 pub(super) const ADMIN_URL: &str = "GRAPEVINE_ADMIN_URL";
 
+/// Variable with the token.
+pub(super) const TOKEN: &str = "GRAPEVINE_ADMIN__TOKEN";
+
+/// Variable with the authority.
+pub(super) const CA: &str = "GRAPEVINE_ADMIN_CA";
+
 // Replica that gets the command; any will do, they share one view. A plain comment: clap would show a doc comment in
 // place of the command's.
 #[derive(clap::Args)]
@@ -35,7 +41,7 @@ pub(super) struct AdminArgs {
     #[command(flatten)]
     ca: CaArg,
     /// Admin token, needed beyond loopback.
-    #[arg(long, env = "GRAPEVINE_ADMIN__TOKEN", hide_env_values = true)]
+    #[arg(long, env = TOKEN, hide_env_values = true)]
     token: Option<String>,
     /// Write the replica's JSON instead of text.
     #[arg(long)]
@@ -46,8 +52,15 @@ pub(super) struct AdminArgs {
 #[derive(clap::Args)]
 pub(super) struct CaArg {
     /// Authority (PEM) that signed the certificate of an https admin address [default: those of the system].
-    #[arg(long = "ca", value_name = "FILE", env = "GRAPEVINE_ADMIN_CA")]
+    #[arg(long = "ca", value_name = "FILE", env = CA)]
     admin_ca: Option<PathBuf>,
+}
+
+impl CaArg {
+    /// The file, if one was named.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.admin_ca.as_deref()
+    }
 }
 
 /// An admin address as it is written on a command line. A replica's admin port speaks plain HTTP; https is for a proxy in

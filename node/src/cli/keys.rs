@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 use super::show::{print_json, print_line};
-use crate::config::{KeyConfig, Name, parse_keys, read_keys};
+use crate::config::{KeyConfig, Name, check_tenant, parse_keys, read_keys};
 use crate::tenants::secret;
 
 /// Makes keys for clients, and checks the file that lists them.
@@ -86,6 +86,12 @@ fn new(name: &str, tenant: Option<&str>) -> Result<(), Failure> {
     let expected =
         "the name of a key is 1 to 63 lower-case letters, digits or hyphens, no hyphen at the ends";
     let name = Name::new(name).ok_or_else(|| usage(expected))?;
+    let checked = tenant.map_or(Ok(()), check_tenant);
+    checked.map_err(|what| {
+        usage(&format!(
+            "--tenant: {what}; without it, the tenant is called as the key"
+        ))
+    })?;
     let key = secret::new_key()
         .map_err(|_| Failure::Refused("the system gives no random bytes".to_owned()))?;
     let entry = entry(&name, tenant, &key);
@@ -191,13 +197,14 @@ mod tests {
 
     #[test]
     fn bad_names_are_refused() {
-        for (name, tenant) in [
-            ("Acme Web", None),
-            ("acme", Some("two words")),
-            ("acme", Some("")),
+        for (name, tenant, told) in [
+            ("Acme Web", None, "the name of a key is"),
+            ("acme", Some("two words"), "--tenant: expected"),
+            ("acme", Some(""), "--tenant: expected 1 to"),
         ] {
             let refused = new(name, tenant).expect_err("refused");
-            assert!(matches!(refused, Failure::Usage(_)), "{refused}");
+            let is_told = matches!(&refused, Failure::Usage(why) if why.starts_with(told));
+            assert!(is_told, "{refused}");
         }
     }
 

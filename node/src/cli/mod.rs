@@ -10,7 +10,7 @@
 
 use std::ffi::OsString;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 mod ca;
@@ -154,9 +154,25 @@ impl Cli {
                 );
                 clap::Error::raw(ErrorKind::InvalidSubcommand, message)
             }
+            Some("serve" | "launch") => without_dead_tip(error),
             _ => error,
         })
     }
+}
+
+/// clap proposes the nearest flag that it knows, also one of another router's that `serve` refuses.
+fn without_dead_tip(mut error: clap::Error) -> clap::Error {
+    let is_refused = |flag: &str| {
+        let mut foreign = migration::foreign();
+        let is_foreign = foreign.any(|name| flag.strip_prefix("--") == Some(name));
+        is_foreign && migration::refusal(flag.trim_start_matches('-'), &[]).is_some()
+    };
+    if let Some(ContextValue::String(flag)) = error.get(ContextKind::SuggestedArg)
+        && is_refused(flag)
+    {
+        error.remove(ContextKind::SuggestedArg);
+    }
+    error
 }
 
 /// Whether a command is one of the testbed's, and the testbed is not here.

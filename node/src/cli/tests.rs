@@ -493,6 +493,29 @@ fn serve_is_what_was_meant_where_its_flags_come_first() {
 }
 
 #[test]
+fn no_flag_is_proposed_that_would_be_refused() {
+    let told = |flag: &str| {
+        let words = ["grapevine", "serve", flag, "x"].map(Into::into);
+        let error = Cli::of(words).err().expect("no such flag");
+        assert_eq!(error.exit_code(), 2);
+        error.to_string()
+    };
+    assert!(told("--prot").contains("'--port'"));
+    assert!(
+        told("--tls-cert-pat").contains("'--tls-cert-path'"),
+        "taken"
+    );
+    for flag in [
+        "--wasm-middlewar",
+        "--log-dirs",
+        "--enable-program-schedulin",
+    ] {
+        let told = told(flag);
+        assert!(told.contains(flag) && !told.contains("similar"), "{told}");
+    }
+}
+
+#[test]
 fn every_flag_of_vllm_router_is_known() {
     // Its launcher's parser, 0.1.17.
     let flags = "host port worker-urls enable-program-scheduling program-scheduling-config-json \

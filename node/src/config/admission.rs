@@ -227,6 +227,20 @@ pub fn read_keys(path: &Path) -> Result<Vec<KeyConfig>, ConfigError> {
     parse_keys(path, &std::fs::read_to_string(path).map_err(unreadable)?)
 }
 
+/// Whether a tenant may be called so.
+///
+/// # Errors
+/// What its name must be.
+pub(crate) fn check_tenant(name: &str) -> Result<(), String> {
+    let is_visible = name.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_visible && (1..=TENANT_BYTES_MAX).contains(&name.len()) {
+        return Ok(());
+    }
+    Err(format!(
+        "expected 1 to {TENANT_BYTES_MAX} visible ASCII characters"
+    ))
+}
+
 /// The list of keys in a file's text.
 ///
 /// # Errors
@@ -294,12 +308,10 @@ fn check(tables: &[SectionValues], keys: &[KeyConfig], problems: &mut Vec<Proble
                 "another key has the same hash".to_owned(),
             );
         }
-        if let (Some(origin), Some(tenant)) = (table.origin_of("tenant"), &key.tenant) {
-            let visible = tenant.bytes().all(|byte| byte.is_ascii_graphic());
-            if !visible || !(1..=TENANT_BYTES_MAX).contains(&tenant.len()) {
-                let what = format!("expected 1 to {TENANT_BYTES_MAX} visible ASCII characters");
-                refuse(origin, "key.tenant", what);
-            }
+        if let (Some(origin), Some(tenant)) = (table.origin_of("tenant"), &key.tenant)
+            && let Err(what) = check_tenant(tenant)
+        {
+            refuse(origin, "key.tenant", what);
         }
         tenants.insert(key.tenant_name());
     }

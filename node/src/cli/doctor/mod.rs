@@ -16,7 +16,7 @@ use url::Url;
 
 use self::facts::Facts;
 use self::finding::{Finding, Severity, count};
-use super::client::{ADMIN_URL, AdminClient, CaArg, DEFAULT_ADMIN, admin_url};
+use super::client::{ADMIN_URL, AdminClient, CA, CaArg, DEFAULT_ADMIN, TOKEN, admin_url};
 use super::failure::Failure;
 use super::show::{print_json, print_line};
 use crate::config::Layers;
@@ -52,7 +52,7 @@ pub struct DoctorArgs {
     #[command(flatten)]
     ca: CaArg,
     /// Admin token, needed beyond loopback.
-    #[arg(long, env = "GRAPEVINE_ADMIN__TOKEN", hide_env_values = true)]
+    #[arg(long, env = TOKEN, hide_env_values = true)]
     token: Option<String>,
     /// From which severity on the exit code is 4.
     #[arg(long, value_name = "SEVERITY", default_value = "problem")]
@@ -73,6 +73,9 @@ pub async fn doctor(
     let environment: Vec<(String, String)> = environment.collect();
     let mut facts = Facts::default();
     let admin = admin(&args, &environment)?;
+    if admin.is_none() {
+        is_for_nobody(&args, &environment)?;
+    }
     if let Some(path) = &args.config {
         let mut layers = Layers {
             environment,
@@ -116,6 +119,24 @@ fn admin(args: &DoctorArgs, environment: &[(String, String)]) -> Result<Option<U
     let address = variable.map_or(DEFAULT_ADMIN, |(_, value)| value);
     let wrong = |why| Failure::Usage(format!("{ADMIN_URL}: {why}"));
     admin_url(address).map(Some).map_err(wrong)
+}
+
+/// Nobody is asked; the variables of what is for a replica may be set for good.
+fn is_for_nobody(args: &DoctorArgs, environment: &[(String, String)]) -> Result<(), Failure> {
+    let is_of_variable = |name: &str, value: &str| {
+        let mut variables = environment.iter();
+        variables.any(|(variable, set)| variable == name && set == value)
+    };
+    let token = args.token.as_deref().map(|token| ("--token", TOKEN, token));
+    let ca = args.ca.path().and_then(|path| path.to_str());
+    let ca = ca.map(|path| ("--ca", CA, path));
+    let mut given = token.into_iter().chain(ca);
+    match given.find(|(_, variable, value)| !is_of_variable(variable, value)) {
+        Some((flag, ..)) => Err(Failure::Usage(format!(
+            "{flag} is for a replica, and with --config none is asked: add --admin URL, or leave it out"
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn as_json(facts: &Facts, findings: &[Finding]) -> Value {
@@ -219,6 +240,11 @@ mod tests {
             matches!(looked, Ok(()) | Err(Failure::NotWell)),
             "{looked:?}"
         );
+        for flag in ["--token", "--ca"] {
+            let failure = run(&["--config", file, flag, "x"]).await.expect_err(flag);
+            let is_told = matches!(&failure, Failure::Usage(why) if why.starts_with(flag));
+            assert!(is_told, "{failure}");
+        }
         for words in [
             &[][..],
             &["--config", file, "--admin", "http://127.0.0.1:1"],

@@ -3,7 +3,7 @@
 use super::row::{Row, accepted, differs, means, only, refused, renamed, served};
 use super::vllm_router::{
     ATTEMPTS, BREAKER_WINDOW, DECODE_POLICY, ENCODE, INTERVAL, LOGS, MODELS, NAMESPACE, PREFILL,
-    PREFILL_POLICY, RATE, REQUEST_ID, ROLE, SELECTOR, STARTUP, THRESHOLD, TREE, WATCH,
+    PREFILL_POLICY, RATE, REQUEST_ID, ROLE, SELECTOR, STARTUP, THRESHOLD, TREE, WATCH, WORKER_URLS,
 };
 
 const BUCKETS: &str = "the policy bucket is not here; leave it out";
@@ -45,7 +45,7 @@ const PROFILING: &str = "there is no profiler; leave it out";
 pub(super) const ROWS: &[Row] = &[
     differs(&["host"], "default 127.0.0.1, not 0.0.0.0"),
     served(&["port"]),
-    served(&["worker-urls"]),
+    differs(&["worker-urls"], WORKER_URLS),
     refused(
         &["upstream-http2"],
         "say --worker-http2 on, or tls; it is not tried out which worker speaks HTTP/2, and a connection carries one request",

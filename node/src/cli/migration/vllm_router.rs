@@ -34,10 +34,12 @@ pub(super) const BREAKER_WINDOW: &str = "takes effect; there it is never read";
 pub(super) const INTERVAL: &str = "default 1 s, not 60; two replicas check each worker";
 pub(super) const THRESHOLD: &str = "of the policy cache_aware";
 
+pub(super) const WORKER_URLS: &str = "one URL or more; leave it out where there are none";
+
 pub(super) const ROWS: &[Row] = &[
     served(&["host"]),
     served(&["port"]),
-    served(&["worker-urls"]),
+    differs(&["worker-urls"], WORKER_URLS),
     refused(&["enable-program-scheduling"], SESSIONS),
     refused(&["program-scheduling-config-json"], SESSIONS),
     differs(&["policy"], "default prefix; names are below"),
