@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use grapevine_discovery::dns::NAMES_MAX;
 #[cfg(feature = "kubernetes")]
 use grapevine_discovery::kubernetes::SettingsError;
-use grapevine_gossip::worker::Role;
+use grapevine_gossip::worker::{Role, WorkerUrl};
 use grapevine_placement::{ModelFault, Target};
 
 use super::Config;
@@ -573,6 +573,7 @@ pub(super) fn notes(config: &Config) -> Vec<String> {
             "listen.open_paths has {open}: any client that this replica serves may steer the workers' engines by it"
         ));
     }
+    notes.extend(ranks_beside_all(config));
     notes.extend(odd_targets(config));
     if config.gossip.identity().is_none() {
         notes.push(
@@ -587,6 +588,22 @@ pub(super) fn notes(config: &Config) -> Vec<String> {
         );
     }
     notes
+}
+
+/// Addresses that are there with a rank and without one.
+fn ranks_beside_all(config: &Config) -> impl Iterator<Item = String> {
+    let bases = |is_ranked: bool| {
+        let urls = config.worker.iter().map(|worker| &worker.url);
+        let wanted = urls.filter(move |url| url.rank().is_some() == is_ranked);
+        wanted.map(WorkerUrl::base).collect::<BTreeSet<&str>>()
+    };
+    let (ranks, all) = (bases(true), bases(false));
+    ranks.into_iter().filter(move |base| all.contains(base)).map(|base| {
+        format!(
+            "{base} is a worker, and {base}@... are workers, too: without a rank it is all of them, so these engines get \
+             the requests of two workers; keep one kind"
+        )
+    })
 }
 
 /// Targets with a colon that no number follows: a model may be called so, and where nothing says that there is one, it may

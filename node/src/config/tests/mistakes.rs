@@ -393,6 +393,24 @@ fn a_free_admin_port_is_not_named_before_it_is_known() {
 }
 
 #[test]
+fn an_engine_that_is_there_with_ranks_and_without_is_noted() {
+    let noted = |urls: &str| {
+        let text = format!("[workers]\nurls = [{urls}]\n");
+        let notes = Config::from_layers(file(&text)).expect("valid").notes();
+        let is_it = |note: &&String| note.contains("@... are workers, too");
+        notes.into_iter().filter(|note| is_it(&note)).count()
+    };
+    assert_eq!(
+        noted("\"http://a:1\", \"http://a:1@0\", \"http://a:1/@1\""),
+        1
+    );
+    assert_eq!(
+        noted("\"http://a:1@0\", \"http://a:1@1\", \"http://a:2\""),
+        0
+    );
+}
+
+#[test]
 fn notes_say_what_is_missing() {
     let check = |text: &str, expected: &[&str]| {
         let notes = Config::from_layers(file(text)).expect("valid").notes();

@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use crate::cli::doctor::facts::EngineFact;
 use crate::cli::doctor::finding::{Finding, named};
 
-/// What tells two engines apart: address, path and data-parallel rank.
-type Place<'a> = (SocketAddr, &'a str, Option<u32>);
+/// What tells two engines apart, beside their ranks: address and path.
+type Place<'a> = (SocketAddr, &'a str);
 
 pub(super) fn check(engines: &[EngineFact], found: &mut Vec<Finding>) {
     let mut at: BTreeMap<Place<'_>, Vec<&EngineFact>> = BTreeMap::new();
     for engine in engines {
         for address in &engine.addresses {
-            let place = (*address, engine.path.as_str(), engine.rank);
+            let place = (*address, engine.path.as_str());
             at.entry(place).or_default().push(engine);
         }
     }
@@ -45,7 +45,8 @@ pub(super) fn check(engines: &[EngineFact], found: &mut Vec<Finding>) {
     }
 }
 
-/// Processes that started at different times are two.
+/// Processes that started at different times are two. A worker without a rank is all ranks of its address.
 fn may_be_one(one: &EngineFact, other: &EngineFact) -> bool {
-    one.epoch == 0 || other.epoch == 0 || one.epoch == other.epoch
+    let is_one_rank = one.rank.is_none() || other.rank.is_none() || one.rank == other.rank;
+    is_one_rank && (one.epoch == 0 || other.epoch == 0 || one.epoch == other.epoch)
 }

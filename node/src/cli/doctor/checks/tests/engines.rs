@@ -41,8 +41,7 @@ fn an_engine_under_two_names_is_told_once() {
 #[test]
 fn what_cannot_be_one_engine_is_not_told() {
     let engine = || engine("http://a:1", &["10.0.0.5:1"]);
-    let others: [fn(&mut EngineFact); 4] = [
-        |other| other.rank = Some(1),
+    let others: [fn(&mut EngineFact); 3] = [
         |other| other.path = "/b".to_owned(),
         |other| other.addresses = vec!["10.0.0.5:2".parse().expect("an address")],
         |other| other.epoch = 6,
@@ -56,4 +55,27 @@ fn what_cannot_be_one_engine_is_not_told() {
         cluster.engines = vec![one, other];
         assert_eq!(found(cluster), []);
     }
+}
+
+#[test]
+fn ranks_are_engines_and_a_worker_without_one_is_all_of_them() {
+    let ranked = |worker: &str, rank: Option<u32>| EngineFact {
+        rank,
+        ..engine(worker, &["10.0.0.5:1"])
+    };
+    let ranks = || {
+        vec![
+            ranked("http://a:1@0", Some(0)),
+            ranked("http://a:1@1", Some(1)),
+        ]
+    };
+    let mut cluster = well();
+    cluster.engines = ranks();
+    assert_eq!(found(cluster), []);
+    let whole = [ranks(), vec![ranked("http://a:1", None)]].concat();
+    let parts = [
+        "3 workers have one address",
+        "http://a:1@0, http://a:1@1, http://a:1;",
+    ];
+    check(|facts| facts.engines = whole, Advice, "worker", &parts);
 }
