@@ -215,6 +215,22 @@ fn anthropic_type(status: StatusCode) -> &'static str {
     }
 }
 
+/// The status that such a type stands for, as of an error event, which has no other; OpenAI's name for a mistake of the client
+/// is one of them.
+pub fn status_of_type(kind: &str) -> Option<StatusCode> {
+    Some(match kind {
+        "invalid_request_error" => StatusCode::BAD_REQUEST,
+        "authentication_error" => StatusCode::UNAUTHORIZED,
+        "permission_error" => StatusCode::FORBIDDEN,
+        "not_found_error" => StatusCode::NOT_FOUND,
+        "request_too_large" => StatusCode::PAYLOAD_TOO_LARGE,
+        "rate_limit_error" => StatusCode::TOO_MANY_REQUESTS,
+        "overloaded_error" => StatusCode::SERVICE_UNAVAILABLE,
+        "timeout_error" => StatusCode::GATEWAY_TIMEOUT,
+        _ => return None,
+    })
+}
+
 /// An error on its way to a client. Nothing in it may hold prompt text, keys or credentials.
 #[derive(Debug, Clone)]
 pub struct ApiError {

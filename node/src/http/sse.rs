@@ -60,13 +60,13 @@ pub struct Usage {
 pub fn usage_of(json: &[u8]) -> Option<Usage> {
     #[derive(Deserialize)]
     struct RawUsage {
-        #[serde(default, alias = "input_tokens")]
-        prompt_tokens: u64,
-        #[serde(default, alias = "output_tokens")]
+        // No aliases of one field: some engines say both names, and two values of one field are an error.
+        prompt_tokens: Option<u64>,
+        input_tokens: Option<u64>,
         completion_tokens: Option<u64>,
-        #[serde(default, alias = "input_tokens_details")]
+        output_tokens: Option<u64>,
         prompt_tokens_details: Option<Details>,
-        #[serde(default)]
+        input_tokens_details: Option<Details>,
         cache_read_input_tokens: Option<u64>,
     }
     #[derive(Deserialize)]
@@ -76,10 +76,12 @@ pub fn usage_of(json: &[u8]) -> Option<Usage> {
     let value = LAST_USAGE.rfind(json)? + USAGE.len();
     let mut values = serde_json::Deserializer::from_slice(&json[value..]).into_iter::<RawUsage>();
     let usage = values.next()?.ok()?;
-    let details = usage.prompt_tokens_details;
+    let prompt_tokens = usage.prompt_tokens.or(usage.input_tokens);
+    let completion_tokens = usage.completion_tokens.or(usage.output_tokens);
+    let details = usage.prompt_tokens_details.or(usage.input_tokens_details);
     let usage = Usage {
-        prompt_tokens: usage.prompt_tokens,
-        completion_tokens: usage.completion_tokens.unwrap_or(0),
+        prompt_tokens: prompt_tokens.unwrap_or(0),
+        completion_tokens: completion_tokens.unwrap_or(0),
         cached_tokens: details
             .and_then(|d| d.cached_tokens)
             .or(usage.cache_read_input_tokens),
@@ -332,11 +334,24 @@ mod tests {
             (br#"{"usage":{"prompt_tokens":4294967296}}"#, None),
             (br#"{"usage":{"prompt_tokens":3,"completion_tokens":18446744073709551600}}"#, None),
             (br#"{"usage":{"prompt_tokens":3,"prompt_tokens_details":{"cached_tokens":1000000000000000000}}}"#, None),
+            (br#"{"usage":{"prompt_tokens":null,"input_tokens":5}}"#, Some(5)),
             (b"no answer", None),
         ];
         for (json, expected) in table {
             assert_eq!(usage_of(json).map(|usage| usage.prompt_tokens), *expected);
         }
+    }
+
+    #[test]
+    fn of_counts_that_have_both_names_each_is_taken_once() {
+        let json = br#"{"usage":{"input_tokens":7,"prompt_tokens":9,"output_tokens":3,"completion_tokens":3,
+            "input_tokens_details":{"cached_tokens":4},"prompt_tokens_details":{"cached_tokens":4}}}"#;
+        let expected = Usage {
+            prompt_tokens: 9,
+            completion_tokens: 3,
+            cached_tokens: Some(4),
+        };
+        assert_eq!(usage_of(json), Some(expected));
     }
 
     #[test]

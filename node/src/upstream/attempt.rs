@@ -23,6 +23,7 @@ pub use super::failure::{Failure, is_retryable};
 use super::failure::{head_of_refused, is_about_request, says_no_such_rank};
 use super::patience::{Known, Next, Patience};
 use super::worker::Worker;
+use crate::api::error::status_of_type;
 use crate::http::handshake;
 use crate::http::headers::{EVENT_STREAM, JSON, RANK, is_of_type};
 use crate::http::sse::{self, FirstEvent};
@@ -527,21 +528,14 @@ fn refused(json: &[u8]) -> Result<Answer, Failure> {
     }
 }
 
-/// The status that an error event names, else 500.
+/// The status that an error event names by its code, as vLLM's do, or by its type, as Anthropic's; else 500.
 fn error_status(json: &[u8]) -> StatusCode {
-    #[derive(serde::Deserialize)]
-    struct Event {
-        error: Inner,
-    }
-    #[derive(serde::Deserialize)]
-    struct Inner {
-        code: Option<u16>,
-    }
-    serde_json::from_slice::<Event>(json)
-        .ok()
-        .and_then(|event| event.error.code)
-        .and_then(|code| StatusCode::from_u16(code).ok())
-        .filter(|status| status.is_client_error() || status.is_server_error())
+    let event: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();
+    let error = &event["error"];
+    let code = error["code"].as_u64();
+    let code = code.and_then(|code| StatusCode::from_u16(code.try_into().ok()?).ok());
+    code.filter(|status| status.is_client_error() || status.is_server_error())
+        .or_else(|| status_of_type(error["type"].as_str()?))
         .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
@@ -636,6 +630,18 @@ mod tests {
             (br#"{"error":{"code":"odd"}}"#, 500),
             (br#"{"error":{"code":200}}"#, 500),
             (br#"{"error":1}"#, 500),
+            (br#"no JSON"#, 500),
+            (
+                br#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#,
+                503,
+            ),
+            (
+                br#"{"error":{"type":"invalid_request_error","code":"odd"}}"#,
+                400,
+            ),
+            (br#"{"error":{"type":"overloaded_error","code":429}}"#, 429),
+            (br#"{"error":{"type":"internal_error"}}"#, 500),
+            (br#"{"error":{"type":7}}"#, 500),
         ];
         for (json, expected) in table {
             assert_eq!(error_status(json).as_u16(), *expected);
