@@ -408,7 +408,12 @@ impl Cluster {
             [] => self.place_seen(pool, key, tried, asks, |_| {}),
             _ => {
                 let passed_over = [tried, strangers].concat();
-                self.place_seen(pool, key, &passed_over, asks, |_| {})
+                let placed = self.place_seen(pool, key, &passed_over, asks, |_| {});
+                let is_asked = |index: &usize| !strangers.contains(index);
+                placed.map_err(|why| match tried.is_empty() {
+                    true => why_none_of(pool, (0..pool.members.len()).filter(is_asked), why),
+                    false => why,
+                })
             }
         }
     }
@@ -507,12 +512,7 @@ impl Cluster {
                 candidates[at] = without_a_place(&pool.members[at]);
             }
         });
-        let mut placed = placed.map_err(|why| match why {
-            // The others were not asked: it is this one that cannot be used.
-            NoWorker::Tried if pool.members[at].draining => NoWorker::Draining,
-            NoWorker::Tried => NoWorker::Unhealthy,
-            why => why,
-        })?;
+        let mut placed = placed.map_err(|why| why_none_of(pool, [at].into_iter(), why))?;
         placed.decision.reason = Reason::Sticky;
         Ok(placed)
     }
@@ -622,6 +622,15 @@ struct Asks {
     /// It counts for heat.
     is_first: bool,
     takes_turn: bool,
+}
+
+/// Why none of these workers may take a request that was sent to nobody yet: others, which it is not for, were not tried.
+fn why_none_of(pool: &Pool, mut these: impl Iterator<Item = usize>, why: NoWorker) -> NoWorker {
+    match why {
+        NoWorker::Tried if these.all(|at| pool.members[at].draining) => NoWorker::Draining,
+        NoWorker::Tried => NoWorker::Unhealthy,
+        why => why,
+    }
 }
 
 /// Whether a request takes its turn in a pool: one with a session goes where the session is.

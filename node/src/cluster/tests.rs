@@ -7,7 +7,7 @@ use grapevine_gossip::dry_run::DryRun;
 use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport, Lack, Retraction};
 use grapevine_gossip::registry::Worker as RegisteredWorker;
 use grapevine_gossip::worker::{Labels, RawWorker, Source, State, WorkerId, WorkerSpec};
-use grapevine_placement::{AttemptOutcome, ClusterSettings, Key, KeyBuilder, Reason};
+use grapevine_placement::{AttemptOutcome, ClusterSettings, Key, KeyBuilder, NoWorker, Reason};
 use grapevine_transfer::label;
 use tokio::time::{Instant, advance};
 
@@ -228,6 +228,21 @@ fn evidence_of_others_decides_and_is_passed_to_those_who_start() {
         .cache_view()
         .receive([EvidenceEvent::Retraction { from, retraction }]);
     assert_eq!(house.place(&conversation).decision.worker, by_hash);
+}
+
+#[test]
+fn workers_that_a_request_is_not_for_were_not_tried() {
+    let house = house();
+    let pool = house.cluster.fleet().pool(MODEL).expect("it is served");
+    let strangers: Vec<usize> = (1..WORKERS).collect();
+    let why = |tried: &[usize]| {
+        let placed = house.cluster.place(&pool, &key("a", 1), tried, &strangers);
+        placed.map(|placed| placed.decision.worker)
+    };
+    assert_eq!(why(&[]), Ok(0));
+    assert_eq!(why(&[0]), Err(NoWorker::Tried));
+    pool.members()[0].worker.health.eject();
+    assert_eq!(why(&[]), Err(NoWorker::Unhealthy));
 }
 
 #[test]

@@ -211,7 +211,7 @@ impl Finder {
         let owner = note.as_ref().and_then(|note| note.tenant);
         if !wanted.caller.is_of(owner) {
             self.metrics.searched("foreign");
-            return Err(nowhere(wanted.id));
+            return Err(nowhere(&wanted));
         }
         // Whatever is thought of their health: a worker without one may hold it all the same.
         let mut among: Vec<Arc<Worker>> = members.filter(may_ask).map(Arc::clone).collect();
@@ -279,7 +279,7 @@ impl Finder {
                 }
                 Some(Ok((_, Has::No))) => {}
                 Some(Ok((_, Has::Unsure)) | Err(_)) => is_sure = false,
-                None if is_sure => return ("nowhere", Err(nowhere(wanted.id))),
+                None if is_sure => return ("nowhere", Err(nowhere(wanted))),
                 None => return ("unsure", Err(unsure())),
             }
         }
@@ -315,11 +315,17 @@ async fn ask(
     (worker.id.clone(), has)
 }
 
-fn nowhere(id: &str) -> ApiError {
-    ApiError::new(
-        ErrorKind::NotFound,
-        format!("no worker holds the response `{id}`"),
-    )
+/// The same for a response that is not there and for one that is another tenant's.
+fn nowhere(wanted: &Wanted<'_>) -> ApiError {
+    let id = wanted.id;
+    let message = match wanted.pools.first().map_or("", |pool| pool.model()) {
+        "" => format!("no worker holds the response `{id}`"),
+        model => format!(
+            "no worker of the model `{model}` holds the response `{id}`; one that another model made is continued with \
+             that model alone"
+        ),
+    };
+    ApiError::new(ErrorKind::NotFound, message)
 }
 
 fn unsure() -> ApiError {

@@ -129,7 +129,10 @@ async fn every_replica_reaches_the_worker_that_holds_a_response() {
         assert_error(&missing, 404, "not_found");
         let mut next = asked("and then?");
         next["previous_response_id"] = "resp_nobody".into();
-        assert_error(&http1::post(*data, PATH, &next).await, 404, "not_found");
+        let nobody = http1::post(*data, PATH, &next).await;
+        assert_error(&nobody, 404, "not_found");
+        let told = format!("no worker of the model `{MODEL}` holds the response `resp_nobody`");
+        assert!(nobody.text().contains(&told), "{}", nobody.text());
         let odd = http1::get(*data, "/v1/responses/resp_1%2f..%2fsleep").await;
         assert_error(&odd, 404, "not_found");
     }
