@@ -26,6 +26,8 @@ pub(super) struct Budget {
     config: Live<RetryConfig>,
     requests: AtomicU32,
     tokens: AtomicU64,
+    /// The floor that is in it.
+    floor: AtomicU64,
     born: Instant,
     /// When the last retry failed, in milliseconds after `born`; 0 when none has since the last storm.
     failed_at: AtomicU64,
@@ -47,6 +49,7 @@ impl Budget {
             config,
             requests: AtomicU32::new(0),
             tokens: AtomicU64::new(floor),
+            floor: AtomicU64::new(floor),
             born: Instant::now(),
             failed_at: AtomicU64::new(0),
         }
@@ -70,6 +73,14 @@ impl Budget {
             let floor = floor(&self.config.look());
             self.tokens.fetch_max(floor, Ordering::Relaxed);
         }
+    }
+
+    /// Puts in what the floor has grown by: where requests pay in nothing, it would never come.
+    fn follow_floor(&self) {
+        let floor = floor(&self.config.look());
+        let before = self.floor.swap(floor, Ordering::Relaxed);
+        let grown = floor.saturating_sub(before);
+        self.tokens.fetch_add(grown, Ordering::Relaxed);
     }
 
     fn full(&self) -> u64 {
@@ -99,6 +110,7 @@ impl Budget {
 
     /// Takes a token for a retry, if there is one.
     pub(super) fn lend(self: &Arc<Self>) -> Option<Loan> {
+        self.follow_floor();
         self.end_storm();
         let full = self.full();
         self.tokens
@@ -214,6 +226,24 @@ mod tests {
         assert!(budget.lend().is_none(), "what is lent is not there twice");
         drop(lent);
         assert_eq!(spend_all(), 3);
+    }
+
+    #[test]
+    fn a_floor_that_is_raised_is_there_without_any_budget() {
+        let config = |floor| RetryConfig {
+            budget: 0.0,
+            budget_floor: floor,
+            ..RetryConfig::default()
+        };
+        let live = Live::new(config(0));
+        let budget = Arc::new(Budget::new(live.clone()));
+        assert!(budget.lend().is_none());
+        live.set(config(5));
+        let lent = all(&budget);
+        assert_eq!(lent.len(), 5);
+        drop(lent);
+        live.set(config(2));
+        assert_eq!(all(&budget).len(), 2);
     }
 
     #[test]
