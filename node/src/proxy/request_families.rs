@@ -32,7 +32,7 @@ metrics! {
             "preparation" Seconds,
             "From the head of a request to the choice of its worker, without waits in queues; reads its body";
         decision_seconds: Histogram = seconds(0.000_001, 18),
-            "decision" Seconds, "One placement decision, key included";
+            "decision" Seconds, "The first placement decision of a request, key included";
         placements: Family<ReasonLabels, Counter>, "placements", "Choices of a worker by reason";
     }
     then RequestFamilies::begin

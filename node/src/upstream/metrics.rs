@@ -22,7 +22,7 @@ metrics! {
     /// Tries on workers.
     pub AttemptMetrics {
         attempts: Family<AttemptLabels, Counter>, "attempts", "Attempts by worker and result";
-        retries: Counter, "retries", "Attempts after the first";
+        retries: Counter, "retries", "Attempts after the first, of requests whose answer had not begun";
     }
 }
 

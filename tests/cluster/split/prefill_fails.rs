@@ -72,6 +72,11 @@ async fn makes_good(plan: Plan, fault: Fault) -> Scene {
 async fn a_prefill_worker_that_answers_500_is_replaced() {
     let scene = makes_good(Plan::default(), Fault::status(500)).await;
     assert_eq!(scene.metric(0, "grapevine_retries_total", "").await, 1.0);
+    // One decision a request, however many attempts it takes.
+    let counts = ["decision", "preparation"].map(|what| format!("grapevine_{what}_seconds_count"));
+    let [decisions, requests] = [&counts[0], &counts[1]];
+    let decided = scene.metric(0, decisions, "").await;
+    assert_eq!(decided, scene.metric(0, requests, "").await);
     scene.ends().await;
 }
 

@@ -243,12 +243,14 @@ impl<'a> ToPair<'a> {
         {
             return Ok(chosen);
         }
-        let begun = Instant::now();
+        let (first, begun) = (!self.has_tried(), Instant::now());
         match self.choose_pair() {
             Ok(pair) => {
-                let took = begun.elapsed();
-                self.dispatch.metrics.requests.decided(took);
-                self.record.decided(took, pair.decode.placed.reason());
+                if first {
+                    let took = self.asked.thought + begun.elapsed();
+                    self.dispatch.metrics.requests.decided(took);
+                    self.record.decided(took, pair.decode.placed.reason());
+                }
                 self.record.goes("pair");
                 Ok(Chosen::Pair(pair))
             }

@@ -54,7 +54,7 @@ pub(in crate::proxy) struct Asked {
     /// It has looked for a worker before: the fleet may be another one since.
     pub(super) has_looked: bool,
     /// How long it took to read what it asks for.
-    pub(super) thought: Duration,
+    pub(in crate::proxy) thought: Duration,
     /// Workers that ended while they had it.
     pub(super) company: Company,
     /// What it has of a WebSocket session, if it is one.
