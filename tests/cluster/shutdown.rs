@@ -75,6 +75,64 @@ async fn a_replica_told_to_end_finishes_its_streams() {
     invariants::hold(&cluster, &workers, &[]).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_takes_leave_of_those_who_know_it() {
+    let cluster = Plan::default().start(1).await;
+    let identity = cluster.issue("r2").await;
+    let r1 = &cluster.replicas[0];
+    // Nothing of it can be read before somebody writes, and by then it gossips.
+    let certificate = cluster.dir().join("late.pem");
+    let mut mkfifo = tokio::process::Command::new("mkfifo");
+    let made = mkfifo.arg(&certificate).status().await;
+    assert!(made.expect("there is mkfifo").success());
+    let text = |path: &std::path::Path| path.display().to_string();
+    let (config, late) = (text(&cluster.config()), text(&certificate));
+    let files = [&identity.ca, &identity.cert, &identity.key].map(|path| text(path));
+    let seed = r1.gossip_address();
+    let args = [
+        "serve",
+        "--disable-prometheus",
+        "--config",
+        &config,
+        "--replica-id",
+        "r2",
+        "--port",
+        "0",
+        "--admin-port",
+        "0",
+        "--gossip-port",
+        "0",
+        "--gossip-ca",
+        &files[0],
+        "--gossip-cert",
+        &files[1],
+        "--gossip-key",
+        &files[2],
+        "--seed",
+        &seed,
+        "--ssl-certfile",
+        &late,
+        "--ssl-keyfile",
+        &late,
+    ];
+    let is_known = async |expected: bool| {
+        let view = r1.admin().view().await;
+        let known = view.replicas.iter().any(|peer| peer.id == "r2");
+        let told = format!("{view:?}");
+        (known == expected).then_some(()).ok_or(told)
+    };
+    let write = async {
+        eventually(LIMIT, "it is known", async || is_known(true).await).await;
+        let write = tokio::task::spawn_blocking(move || std::fs::write(&certificate, "none"));
+        write.await.expect("no panic").expect("it is read");
+    };
+    let (ended, ()) = tokio::join!(grapevine_tests::process::run(&args), write);
+    assert!(ended.text.contains("late.pem"), "{}", ended.text);
+    assert_eq!(ended.code, Some(1), "{}", ended.text);
+    // One that died would stay in the list, as dead.
+    eventually(LIMIT, "it has left", async || is_known(false).await).await;
+}
+
 /// R05: streams that the drain limit cuts get an error event, and a service manager sees an orderly end.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_outlast_the_drain_limit_end_with_an_error_event() {

@@ -33,9 +33,9 @@ use self::cluster::{Heard, start_cluster};
 use self::collectors::Collectors;
 use self::discovery::start_discovery;
 use self::front::{ForClients, start_front};
-use self::gossip::start_gossip;
+use self::gossip::{Gossip, start_gossip};
 use self::limits::start_limits;
-use self::listeners::{announcement, bind};
+use self::listeners::{Listeners, announcement, bind};
 use self::tasks::{ForOperators, ReloadParts, start_admin, start_tasks, wishes};
 use crate::all_metrics::AllMetrics;
 use crate::config::{Config, Layers};
@@ -61,8 +61,27 @@ pub async fn run(
     let listeners = bind(&config, manager.take_data_port())?;
     let replica = config.replica_id().to_string();
     let metrics = AllMetrics::new();
-    let mut collectors = Collectors::of(&config, &origin, &replica, &metrics)?;
+    let collectors = Collectors::of(&config, &origin, &replica, &metrics)?;
     let gossip = start_gossip(&config, &replica, &listeners, metrics).await?;
+    let agent = Arc::clone(&gossip.agent);
+    let ended = run_known(config, origin, manager, listeners, collectors, gossip).await;
+    if ended.is_err() {
+        // Without a word, they would take it for one that died.
+        agent.shutdown().await;
+    }
+    ended
+}
+
+/// The same from where other replicas know of this one on.
+async fn run_known(
+    config: Config,
+    origin: Layers,
+    manager: ServiceManager,
+    listeners: Listeners,
+    mut collectors: Collectors,
+    gossip: Gossip,
+) -> anyhow::Result<ExitCode> {
+    let replica = config.replica_id().to_string();
     let shutdown = Shutdown::new();
     let signals = shutdown.signals().context("cannot listen for signals")?;
     let hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
