@@ -51,6 +51,8 @@ pub struct Reload {
     pub said_to_differ: BTreeSet<WorkerId>,
     /// What became of the latest reading, where it was refused.
     pub refused: RefusedConfig,
+    /// Workers of which the log said that labels of the configuration are refused.
+    pub said_unlabelled: BTreeSet<WorkerId>,
     /// Is told once the labels that the configuration declares are in the registry, or were refused.
     pub labelled: watch::Sender<bool>,
 }
@@ -255,7 +257,7 @@ impl Reload {
 
     /// Declares labels that the registry lacks: configuration, as read at the start, loses to anything that is known, and
     /// what two replicas wrote at one moment may lack what one of them wrote.
-    async fn label_missing(&self) {
+    async fn label_missing(&mut self) {
         let view = self.agent.view();
         let missing = labels(&self.current)
             .into_iter()
@@ -263,25 +265,30 @@ impl Reload {
                 let known = &view.worker(&id)?.labels;
                 Some((id, to_write(known, &labels, false)?))
             });
-        if let Err(error) = self.put(Vec::new(), missing.collect()).await {
-            tracing::warn!(%error, "labels of the configuration were not taken over");
+        let missing: Vec<_> = missing.collect();
+        let all: Vec<_> = missing.iter().map(|(id, _)| (id.clone(), ())).collect();
+        // They are missing at the next look, too.
+        match self.put(Vec::new(), missing).await {
+            Ok(refused) => say_unlabelled(untold(&mut self.said_unlabelled, refused)),
+            Err(error) => {
+                if !untold(&mut self.said_unlabelled, all).is_empty() {
+                    tracing::warn!(%error, "labels of the configuration were not taken over");
+                }
+            }
         }
     }
 
-    /// Workers and labels that the configuration declares.
+    /// Workers and labels that the configuration declares. Returns the workers whose labels were refused.
     async fn put(
         &self,
         workers: Vec<(WorkerId, WorkerSpec)>,
         labels: Vec<(WorkerId, Labels)>,
-    ) -> Result<(), ChangeError> {
+    ) -> Result<Vec<(WorkerId, ChangeError)>, ChangeError> {
         if workers.is_empty() && labels.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let declared = self.agent.declare(Source::Config, workers, labels).await?;
-        for (worker, error) in declared.unlabelled {
-            tracing::warn!(%worker, %error, "labels of a worker of the configuration were not taken over");
-        }
-        Ok(())
+        Ok(declared.unlabelled)
     }
 
     fn counter(&self, result: &'static str) -> Counter {
@@ -297,7 +304,7 @@ impl Reload {
         gone: Vec<WorkerId>,
     ) -> anyhow::Result<()> {
         let put = self.put(put, labels).await;
-        put.context("nothing of the file was taken over")?;
+        say_unlabelled(put.context("nothing of the file was taken over")?);
         if !gone.is_empty() {
             self.agent.remove_workers(gone, Source::Config).await?;
         }
@@ -402,6 +409,20 @@ fn tell_of_loss(former: &Workers, new: &Workers, stay: &[Staying]) {
     }
 }
 
+fn say_unlabelled(refused: Vec<(WorkerId, ChangeError)>) {
+    for (worker, error) in refused {
+        tracing::warn!(%worker, %error, "labels of a worker of the configuration were not taken over");
+    }
+}
+
+/// Those of the refused workers that the log has not told. One that is refused no more is forgotten, and news the next time.
+fn untold<T>(told: &mut BTreeSet<WorkerId>, refused: Vec<(WorkerId, T)>) -> Vec<(WorkerId, T)> {
+    let now = refused.iter().map(|(id, _)| id.clone()).collect();
+    let before = std::mem::replace(told, now);
+    let is_news = |(id, _): &(WorkerId, T)| !before.contains(id);
+    refused.into_iter().filter(is_news).collect()
+}
+
 /// The first of some workers, for a line of the log.
 fn some_of<'a>(workers: impl Iterator<Item = &'a WorkerId>) -> String {
     let some: Vec<_> = workers.take(LISTED_MAX).map(WorkerId::as_str).collect();
@@ -421,4 +442,24 @@ fn labels(config: &Config) -> BTreeMap<WorkerId, Labels> {
         (!labels.is_empty()).then_some((id, labels))
     });
     declared.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_at_each_look_is_told_once() {
+        let [one, other]: [WorkerId; 2] = ["a", "b"].map(|id| id.parse().expect("an id"));
+        let mut told = BTreeSet::new();
+        let mut look = |refused: &[&WorkerId]| {
+            let refused = refused.iter().map(|id| ((*id).clone(), ())).collect();
+            untold(&mut told, refused).len()
+        };
+        assert_eq!(look(&[&one]), 1);
+        assert_eq!(look(&[&one]), 0);
+        assert_eq!(look(&[&one, &other]), 1);
+        assert_eq!(look(&[&other]), 0);
+        assert_eq!(look(&[&one]), 1, "it fitted meanwhile");
+    }
 }

@@ -66,6 +66,7 @@ pub(super) fn start_tasks(base: Base<'_>, parts: ReloadParts) {
         left_out: LeftOut::default(),
         said_to_differ: BTreeSet::new(),
         refused: parts.refused,
+        said_unlabelled: BTreeSet::new(),
         labelled: parts.labelled,
     };
     tasks.spawn(reload.run(parts.hangups, parts.wished, phase.clone()));
