@@ -18,8 +18,8 @@ pub struct DemoArgs {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=64))]
     workers: u8,
     /// Requests of the trace, at most 1,500
-    #[arg(long, default_value_t = 1_500)]
-    requests: usize,
+    #[arg(long, default_value_t = 1_500, value_parser = clap::value_parser!(u16).range(1..=1_500))]
+    requests: u16,
     /// Trace seconds per real second
     #[arg(long, default_value_t = 20.0)]
     speed: f64,
@@ -41,7 +41,7 @@ impl DemoArgs {
         let plan = DemoPlan {
             replicas: self.replicas.into(),
             workers: self.workers.into(),
-            requests: self.requests.max(1),
+            requests: self.requests.into(),
             speed: self.speed,
             tokens_scale: 0.5,
             answers_scale: 0.25,
@@ -71,5 +71,31 @@ impl DemoArgs {
         } else {
             ExitCode::FAILURE
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::replay::Trace;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: DemoArgs,
+    }
+
+    #[test]
+    fn no_more_requests_than_its_trace_has_are_asked_for() {
+        let read = |requests: &str| Line::try_parse_from(["demo", "--requests", requests]);
+        let most = read("1500").expect("all of it").args.requests;
+        let rows = Trace::embedded().expect("a trace").rows.len();
+        assert_eq!(rows, usize::from(most));
+        for wrong in ["0", "1501"] {
+            let refused = read(wrong).expect_err(wrong).to_string();
+            assert!(refused.contains("1..=1500"), "{refused}");
+        }
     }
 }

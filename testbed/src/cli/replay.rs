@@ -213,6 +213,29 @@ mod tests {
     }
 
     #[test]
+    fn what_is_for_a_virtual_replay_alone_is_refused_without_it() {
+        let read = |words: &str| {
+            let line = format!("replay --url http://127.0.0.1:1 {words}");
+            Line::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())
+        };
+        for words in [
+            "--grid core",
+            "--gossip-loss 0.5",
+            "--workers 4",
+            "--seed 2",
+            "--csv x.csv",
+            "--loads 0.5",
+            "--prefill-workers 2 --decode-workers 2",
+            "--split-json",
+        ] {
+            let refused = read(words).expect_err(words);
+            assert!(refused.contains("--virtual"), "{words}: {refused}");
+            read(&format!("--virtual {words}")).expect(words);
+        }
+        read("").expect("defaults of such flags are no flags");
+    }
+
+    #[test]
     fn what_cannot_be_replayed_is_refused_with_words() {
         let checked = |words: &str| {
             let line = format!("replay --url http://127.0.0.1:1 {words}");

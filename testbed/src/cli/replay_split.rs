@@ -12,10 +12,11 @@ use crate::virtual_replay::{
 
 /// Prefill and decode workers.
 #[derive(Debug, Args)]
+#[group(requires = "enabled")]
 pub(super) struct SplitArgs {
     /// Workers that compute prompts; several numbers are compared. The same number of workers that do both is the
     /// measure
-    #[arg(long, num_args = 1.., value_delimiter = ',', requires_all = ["enabled", "decode_workers"])]
+    #[arg(long, num_args = 1.., value_delimiter = ',', requires = "decode_workers")]
     prefill_workers: Vec<usize>,
     /// Workers that generate answers, as many numbers as of `--prefill-workers`
     #[arg(long, num_args = 1.., value_delimiter = ',', requires = "prefill_workers")]

@@ -48,57 +48,57 @@ pub(super) struct VirtualArgs {
     #[arg(long, num_args = 1.., value_delimiter = ',', requires = "enabled")]
     policies: Vec<String>,
     /// Router replicas
-    #[arg(long, default_value = "3", num_args = 1.., value_delimiter = ',')]
+    #[arg(long, default_value = "3", num_args = 1.., value_delimiter = ',', requires = "enabled")]
     replicas: Vec<usize>,
     /// Workers
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, requires = "enabled")]
     workers: usize,
     /// Time between load frames of a replica
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "100ms", num_args = 1.., value_delimiter = ',')]
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "100ms", num_args = 1.., value_delimiter = ',', requires = "enabled")]
     load_age: Vec<Duration>,
     /// Part of all gossip that is lost; 1: replicas receive nothing from each other
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, requires = "enabled")]
     gossip_loss: f64,
     /// Workers of whose KV events the first replica hears nothing
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, requires = "enabled")]
     kv_unheard: usize,
     /// Evidence of this age is not believed against what KV events say [default: the router's own]
-    #[arg(long, value_parser = humantime::parse_duration)]
+    #[arg(long, value_parser = humantime::parse_duration, requires = "enabled")]
     told_after: Option<Duration>,
     /// Extra network delay between the first replica and all others
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "0ms")]
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "0ms", requires = "enabled")]
     slow_replica: Duration,
     /// Tokens that a worker's accelerator caches
-    #[arg(long, default_value_t = 400_000)]
+    #[arg(long, default_value_t = 400_000, requires = "enabled")]
     device_tokens: u32,
     /// Tokens that a worker's host tier caches beyond that
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, requires = "enabled")]
     host_tokens: u32,
     /// Limit of the first token, to which `--limit-token` is added for each token of the prompt
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "500ms")]
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "500ms", requires = "enabled")]
     limit: Duration,
     /// See `--limit`
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "100us")]
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "100us", requires = "enabled")]
     limit_token: Duration,
     /// Also search the capacity of each policy
-    #[arg(long)]
+    #[arg(long, requires = "enabled")]
     capacity: bool,
     /// Send prompts as one text without messages
-    #[arg(long)]
+    #[arg(long, requires = "enabled")]
     plain: bool,
     /// Number of the ring: another number gives the same workers other names
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, requires = "enabled")]
     ring: u8,
     /// Seed of everything that is drawn
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, requires = "enabled")]
     seed: u64,
     #[command(flatten)]
     split: SplitArgs,
     /// Write all numbers to this file
-    #[arg(long)]
+    #[arg(long, requires = "enabled")]
     csv: Option<PathBuf>,
     /// Draw the comparison into this file
-    #[arg(long)]
+    #[arg(long, requires = "enabled")]
     svg: Option<PathBuf>,
 }
 
