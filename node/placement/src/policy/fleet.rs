@@ -52,8 +52,8 @@ pub(super) struct Fleet<'a> {
     pub(super) mean_requests: f64,
     /// The same in a surge ([`Candidate::surge_requests`]).
     mean_surge: f64,
-    /// Many requests like this one may come and end together: most of the prompt is hot, or it is what is sent all the
-    /// time.
+    /// Many requests like this one may come and end together: most of the prompt is hot and nothing is known of the rest,
+    /// or it is what is sent all the time.
     alike: bool,
     /// In thousandths.
     mean_weight: f64,
@@ -156,6 +156,7 @@ impl<'a> Fleet<'a> {
         let order = ring.order(place.hash).ok_or(NoWorker::Empty)?;
         let home = place.first(&order, |_| true).ok_or(NoWorker::Empty)?;
         let census = Census::of(candidates, ring);
+        let known = census.held_tokens > place.inner_tokens();
         let is_mostly_hot = place.inner_tokens() > key.prompt_tokens() / 2;
         // As often as a hot prefix, before heat can know: counts of placements, far below 2^53.
         let is_often = |ago: u64| settings.heat.share.get() * ago as f64 <= ring.len() as f64;
@@ -164,9 +165,10 @@ impl<'a> Fleet<'a> {
             key,
             order,
             home,
-            known: census.held_tokens > place.inner_tokens(),
+            known,
             held_tokens: census.held_tokens,
-            alike: is_mostly_hot || census.whole_ago.is_some_and(is_often),
+            // A conversation that goes on is one of its kind, however much of it all share.
+            alike: is_mostly_hot && !known || census.whole_ago.is_some_and(is_often),
             place,
             ring,
             candidates,

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use grapevine_placement::heat::REPORT_LINKS_MAX;
 use grapevine_placement::{
-    HeatCounter, HeatReport, HeatSettings, HotSet, Key, Policy, PolicySettings, Ring, View, decide,
+    Candidate, HeatCounter, HeatReport, HeatSettings, HotSet, Key, Policy, PolicySettings, Reason,
+    Ring, View, decide,
 };
 use proptest::prelude::*;
 
-use crate::common::{chat, equal_ring, idle, numbers, prompt};
+use crate::common::{busy, chat, equal_ring, idle, numbers, prompt};
 use crate::scene::settings;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -80,6 +81,34 @@ fn the_whole_of_a_long_prefix_is_hot_soon() {
         "{} of 4,000 tokens are hot",
         decision.common_tokens
     );
+}
+
+/// Requests that nobody has heard of yet bound those that may be many alike, and move no conversation.
+#[test]
+fn a_conversation_behind_a_hot_prefix_is_no_crowd() {
+    let ring = equal_ring(4);
+    let hot = HotSet::sum([&report(shared(400))]);
+    let view = View {
+        ring: &ring,
+        hot: &hot,
+    };
+    let key = shared(401).last().expect("some");
+    let settings = PolicySettings::default();
+    let place = |candidates: &[Candidate]| {
+        decide(&settings, view, &key, candidates, &[], 0).expect("workers")
+    };
+    let home = place(&idle(4)).home;
+    // As many as the bound on what all know of forgives, and more than that of a surge does.
+    let mut candidates = [busy(11.0); 4];
+    for (index, candidate) in candidates.iter_mut().enumerate() {
+        candidate.surge_requests = if index == home { 30.0 } else { 50.0 / 3.0 };
+    }
+    let unknown = place(&candidates);
+    assert_eq!(unknown.reason, Reason::SpillBound);
+    candidates[home].held_tokens = 2_400;
+    let known = place(&candidates);
+    assert!(known.common_tokens > unknown.common_tokens, "{known:?}");
+    assert_eq!(known.worker, home);
 }
 
 /// A prefix that carries little more than a worker's share stays on a few workers, and every replica that it is
