@@ -1,20 +1,35 @@
 //! What the driver does by the clock: calls planes when their time has come, and looks round for all of them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::{Driver, Hosted, Net};
 use crate::config::{HEARD_WITHIN, ROUND};
 use crate::facts::SeenReplica;
 use crate::plane::{Plane, Seen};
 
+/// How long a plane rests that panicked: a mistake that repeats must not take a core.
+const REST: Duration = Duration::from_secs(1);
+
+/// What a turn gives; none if it panicked, which is a mistake and in the log. A plane without any further turn would send
+/// nothing for as long as the process lives, and the next one may go well.
+fn guarded<T>(turn: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(turn)).ok()
+}
+
 impl Driver {
     /// Calls one plane whenever its time has come or it is woken. Never ends.
     pub(super) async fn run(self, plane: Arc<Hosted<dyn Plane>>) {
         loop {
             let around = self.surroundings();
-            let next = self.with(&plane, |plane, cx| plane.on_tick(&around, cx));
+            let turn = || self.with(&plane, |plane, cx| plane.on_tick(&around, cx));
+            let Some(next) = guarded(turn) else {
+                sleep(REST).await;
+                continue;
+            };
             let due = async {
                 match next {
                     Some(at) => sleep_until(at.into()).await,
@@ -45,7 +60,7 @@ impl Driver {
             }
             sightings.mark_unchanged();
             alive.mark_unchanged();
-            self.look();
+            guarded(|| self.look());
         }
     }
 

@@ -13,6 +13,7 @@ mod listening;
 mod loopback;
 mod network;
 mod new_kind;
+mod panics;
 mod peer_state;
 mod peer_state_sim;
 mod rotation;

@@ -72,6 +72,8 @@ impl Admin {
             .set(i64::try_from(live).unwrap_or(i64::MAX));
         let dropped = &process.log_lines_dropped;
         dropped.inc_by(logging::lines_dropped().saturating_sub(dropped.get()));
+        let panics = &process.panics;
+        panics.inc_by(logging::panics().saturating_sub(panics.get()));
     }
 
     fn show_workers(&self, fleet: &Fleet) -> Others {

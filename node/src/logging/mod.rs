@@ -23,6 +23,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use tracing_subscriber::{Registry, reload};
 
+pub use self::panics::panics;
 use crate::config::LogConfig;
 
 /// Lines that may wait for standard error; about 1 MB.
@@ -147,7 +148,6 @@ enum LogMessage {
 }
 
 /// The log's side of the queue.
-#[derive(Clone)]
 struct Queue {
     lines: SyncSender<LogMessage>,
     dropped: Arc<AtomicU64>,
@@ -240,16 +240,17 @@ fn take(message: Option<LogMessage>, batch: &mut Vec<u8>) -> bool {
     }
 }
 
-impl MakeWriter<'_> for Queue {
-    type Writer = Self;
+/// Lent to whoever logs: a sender of its own for each line would be counted up and down for all threads.
+impl<'a> MakeWriter<'a> for Queue {
+    type Writer = &'a Self;
 
-    fn make_writer(&self) -> Self {
-        self.clone()
+    fn make_writer(&'a self) -> &'a Self {
+        self
     }
 }
 
 /// The log formats a line first and writes it with one call.
-impl Write for Queue {
+impl Write for &Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self
             .lines
@@ -290,9 +291,9 @@ mod tests {
     #[test]
     fn every_line_is_written_before_the_end() {
         let pipe = Pipe::default();
-        let (mut queue, guard) = queue(pipe.clone(), false);
+        let (queue, guard) = queue(pipe.clone(), false);
         for number in 0..100 {
-            writeln!(queue, "{number}").expect("never fails");
+            writeln!(&queue, "{number}").expect("never fails");
         }
         drop(guard);
         let written = pipe.0.lock().expect("not poisoned").clone();
@@ -319,9 +320,9 @@ mod tests {
     #[test]
     fn a_line_after_a_silence_is_written_without_another_one() {
         let pipe = Pipe::default();
-        let (mut queue, _guard) = queue(pipe.clone(), false);
+        let (queue, _guard) = queue(pipe.clone(), false);
         for number in 0..2 {
-            writeln!(queue, "{number}").expect("never fails");
+            writeln!(&queue, "{number}").expect("never fails");
             let is_written = |_: u32| {
                 pause();
                 pipe.0.lock().expect("not poisoned").len() == 2 * (number + 1)
@@ -335,11 +336,11 @@ mod tests {
     #[test]
     fn a_reader_that_stops_does_not_stop_the_log() {
         let pipe = Pipe::default();
-        let (mut queue, guard) = queue(pipe.clone(), false);
+        let (queue, guard) = queue(pipe.clone(), false);
         let stopped = pipe.0.lock().expect("not poisoned");
         // One more than the queue and the writer's hands hold.
         for _ in 0..QUEUE_LINES + 2 {
-            queue.write_all(b"line\n").expect("never fails");
+            (&queue).write_all(b"line\n").expect("never fails");
         }
         drop(stopped);
         drop(guard);
@@ -369,9 +370,9 @@ mod tests {
     #[test]
     fn lines_that_cannot_be_written_are_counted() {
         let before = lines_dropped();
-        let (mut queue, guard) = queue(Broken, false);
+        let (queue, guard) = queue(Broken, false);
         for number in 0..5 {
-            writeln!(queue, "{number}").expect("never fails");
+            writeln!(&queue, "{number}").expect("never fails");
         }
         drop(guard);
         assert!(lines_dropped() >= before + 5);
@@ -389,10 +390,10 @@ mod tests {
     #[test]
     fn the_end_does_not_wait_for_ever() {
         let pipe = Pipe::default();
-        let (mut queue, guard) = queue(pipe.clone(), false);
+        let (queue, guard) = queue(pipe.clone(), false);
         let stopped = pipe.0.lock().expect("not poisoned");
         for _ in 0..QUEUE_LINES + 2 {
-            queue.write_all(b"line\n").expect("never fails");
+            (&queue).write_all(b"line\n").expect("never fails");
         }
         drop(guard);
         drop(stopped);

@@ -3,11 +3,22 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::{PanicHookInfo, set_hook};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+
+/// Since the process started; there is one hook.
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// How often a thread or a task panicked since the process started; what panics before the log begins is not counted.
+#[must_use]
+pub fn panics() -> u64 {
+    PANICS.load(Ordering::Relaxed)
+}
 
 /// From now on; a backtrace comes where `RUST_BACKTRACE` asks for it.
 pub(super) fn follow() {
     set_hook(Box::new(|info| {
+        PANICS.fetch_add(1, Ordering::Relaxed);
         let backtrace = Backtrace::capture();
         let backtrace = (backtrace.status() == BacktraceStatus::Captured).then_some(backtrace);
         tracing::error!(

@@ -65,7 +65,7 @@ pub(super) const BUG_OF_REQUEST: Fault = Fault::new("a request hits a bug", &["D
 /// For a fifth of a second it is not ready, and the others have not heard from it; on a busy machine for longer.
 pub(super) const BUG_OF_GOSSIP: Fault = Fault::new(
     "the gossip task hits a bug",
-    &["GossipRestarted"],
+    &["GossipRestarted", "Defect"],
     &["NotReady", "ReplicaMissing", "RingsDiffer", "LinkBroken"],
 );
 pub(super) const DEADLY_REQUEST: Fault = Fault::new(

@@ -258,7 +258,8 @@ fn marks_of(at: Duration, kind: Kind, text: &str, ids: Vec<String>) -> Vec<Mark>
 
 fn change_of_replica(was: &ReplicaSeen, is: &ReplicaSeen) -> Option<(Kind, &'static str)> {
     if was.is_live && !is.is_live {
-        return Some(match was.is_leaving {
+        // It may have said so and ended between two looks.
+        return Some(match was.is_leaving || is.is_leaving {
             true => (Kind::Change, "left"),
             false => (Kind::Fault, "is dead"),
         });
@@ -360,6 +361,10 @@ mod tests {
         let leaving = seen(3, true, false, true);
         check(&[("r1", well), ("r2", leaving)], &["change: r2 is leaving"]);
         let left = seen(3, false, false, true);
+        check(&[("r1", well), ("r2", left)], &["change: r2 left"]);
+        check(&[("r1", well)], &["change: r2 is gone"]);
+        // It says that it leaves, and ends, between two looks.
+        check(&[("r1", well), ("r2", well)], &["change: r2 joined"]);
         check(&[("r1", well), ("r2", left)], &["change: r2 left"]);
         check(&[("r1", well)], &["change: r2 is gone"]);
         // At first a replica is a name that others tell of.
