@@ -105,9 +105,9 @@ class Events:
         path = "/workers/" + urllib.parse.quote(worker.url, safe="")
         return [replica.admin_get(path)["kv_caches"][0] for replica in self.replicas]
 
-    def conversations(self, name, count, turns, words=60):
-        """Conversations that go on in turn, on shared system prompts."""
-        all_messages = [[{"role": "system", "content": text(f"system {n % 4}", 150)},
+    def conversations(self, name, count, turns, words=60, systems=4):
+        """Conversations that go on in turn, on so many system prompts."""
+        all_messages = [[{"role": "system", "content": text(f"system {n % systems}", 150)},
                          {"role": "user", "content": text(f"{name} {n}", words)}] for n in range(count)]
         tokens = cached = requests = 0
         for turn in range(turns):
@@ -165,14 +165,15 @@ def events_that_were_missed_are_asked_for(e):
     for cable in cables:
         cable.cut()
     until(lambda: not any(of["connected"] for of in e.caches(worker)), 30, "nobody hears it")
-    e.conversations("unheard", 24, 2)
+    # On so many system prompts that this worker has some of them.
+    e.conversations("unheard", 24, 2, systems=12)
     assert not any(of["believed"] for of in e.caches(worker)), e.caches(worker)
     for cable in cables:
         cable.mend()
     after = until(alike, 60, "what was missed is known")
     missed = e.sum("grapevine_kv_event_messages_total", 'result="applied"') - gaps
     assert before != after and missed > 0, (before, after, missed)
-    checked, error, figures = e.compared(lambda: e.conversations("unheard", 24, 4))
+    checked, error, figures = e.compared(lambda: e.conversations("unheard", 24, 4, systems=12))
     assert error < BLOCK, figures
     return f"{missed / len(e.replicas):.0f} messages behind the cut; {figures}"
 
