@@ -123,7 +123,7 @@ def workers_apart(model):
         workers = [NixlWorker(model, folder, role) for role in ("kv_producer", "kv_producer", "kv_consumer", "kv_consumer")]
         workers.append(Worker(model, folder))
         for worker in workers:
-            stack.callback(lambda w=worker: w.child.stop())
+            stack.callback(worker.stop)
         print(f"starting five vLLM workers ({model} model, 1 to 10 min) ...", flush=True)
         for worker in workers:
             worker.wait()

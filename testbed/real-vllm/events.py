@@ -237,7 +237,7 @@ def main():
             events = json.dumps({"enable_kv_cache_events": True, "endpoint": f"tcp://*:{ports[0]}",
                                  "replay_endpoint": f"tcp://*:{ports[1]}", "topic": "kv"})
             worker = Worker(arguments.model, folder, arguments=["--kv-events-config", events])
-            stack.callback(lambda worker=worker: worker.child.stop())
+            stack.callback(worker.stop)
             worker.wait()
             worker.event_ports = ports
             workers.append(worker)

@@ -108,7 +108,7 @@ def main():
 
         def started(*arguments):
             worker = Worker(a.model, folder, arguments=["--data-parallel-size", str(RANKS), *arguments])
-            stack.callback(lambda: worker.child.stop())
+            stack.callback(worker.stop)
             return worker
 
         def behind(urls, counted, arguments=(), declared=0):

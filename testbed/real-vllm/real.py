@@ -58,6 +58,10 @@ class Worker:
             return answers(self.address, "/health")
         until(ready, WORKER_START_S, "a worker's /health", every_s=0.5)
 
+    def stop(self):
+        """The process that it has now: it may have been started again."""
+        self.child.stop()
+
     def metric(self, name, label=""):
         """Sum of a metric over its labels, or over those series that have this one (`engine="1"`)."""
         page = ask(self.address, "GET", "/metrics")[2].decode()
@@ -103,7 +107,7 @@ def two_workers(model, arguments=()):
         workers = []
         for _ in range(2):
             worker = Worker(model, folder, arguments=arguments)
-            stack.callback(worker.child.stop)
+            stack.callback(worker.stop)
             workers.append(worker)
         print(f"starting two vLLM workers ({model} model, 20 s to 2 min) ...", flush=True)
         for worker in workers:
