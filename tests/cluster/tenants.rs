@@ -70,6 +70,13 @@ async fn limits_of_a_key_hold_over_the_cluster() {
     drop(held);
 
     for replica in [one, other] {
+        // On a busy machine they may have lost each other for a moment.
+        eventually(LIMIT, "it knows of two replicas", async || {
+            let live = replica.admin().metrics().await;
+            let live = live.sum("grapevine_replicas_live", "");
+            (live == 2.0).then_some(()).ok_or_else(|| format!("{live}"))
+        })
+        .await;
         for remaining in ["1", "0"] {
             let answer = ask(replica, &rated).await;
             assert_eq!(answer.head.status, 200, "{}", answer.text());
