@@ -4,7 +4,7 @@ use grapevine_testbed::fake_worker::{BadSse, Canned, Fault, How, Point, Rule, St
 use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, request};
-use grapevine_tests::wait::LIMIT;
+use grapevine_tests::wait::{LIMIT, eventually};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -308,9 +308,13 @@ async fn a_web_page_in_place_of_an_answer_counts_as_a_failure() {
     let metrics = replica.admin().metrics().await;
     let failed = metrics.sum("grapevine_worker_errors_total", "\"failed\"");
     assert_eq!(failed, 2.0);
-    let log = replica.log();
-    let line = log.lines().find(|line| line.contains("with a web page"));
-    let line = line.unwrap_or_else(|| panic!("nothing in the log: {log}"));
+    // Lines are written behind what they tell of.
+    let (line, _) = eventually(LIMIT, "it is in the log", async || {
+        let log = replica.log();
+        let line = log.lines().find(|line| line.contains("with a web page"));
+        line.map(str::to_owned).ok_or(log)
+    })
+    .await;
     assert!(line.contains(&house.workers[0].url()), "{line}");
 }
 
