@@ -1,6 +1,7 @@
 //! Workers that use https, ask for certificates, or need keys of their own.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use grapevine_testbed::fake_worker::{Config, FakeWorker};
 use grapevine_tests::admin::Admin;
@@ -195,10 +196,13 @@ async fn each_worker_gets_its_own_key_and_nobody_else_sees_it() {
     .await;
 
     let client = [("authorization", "Bearer client-key")];
-    // Enough prompts for two workers to get some of each.
+    // Enough prompts for two workers to get some of each, and new ones each time: a prompt that went elsewhere while its home
+    // was away stays where it is cached.
+    let prompts = AtomicUsize::new(0);
     let spread = async || {
         let mut statuses = Vec::new();
-        for number in 0..24 {
+        for _ in 0..24 {
+            let number = prompts.fetch_add(1, Ordering::Relaxed);
             let body = chat(&format!("{number} {}", "x".repeat(9_000)), 1).to_string();
             let answer = exchange(data, "POST", CHATS, &client, body.as_bytes()).await;
             statuses.push(answer.head.status);
