@@ -17,10 +17,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use crate::config::LANES_MAX;
 use crate::pulse::{Pulse, Pulses};
-
-/// Most lanes of a process.
-pub const LANES_MAX: u32 = 256;
 
 /// As many lanes as the process may use cores: within its affinity and the quota of its cgroup.
 #[must_use]

@@ -31,6 +31,7 @@ pub mod live;
 pub mod log_limit;
 pub mod logging;
 pub mod machine;
+pub mod media_type;
 pub mod memory;
 pub mod metrics;
 pub mod otlp;

@@ -4,11 +4,16 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use http::StatusCode;
 use serde::Serialize;
 
 use super::Admin;
+use super::answer::{Answer, json};
+use crate::api::ApiError;
+use crate::api::error::ErrorKind;
 use crate::config::{Config, ModelConfig};
 use crate::descriptors::fitting;
 use crate::machine::{Machine, own_files_max};
@@ -150,7 +155,16 @@ struct PathView {
 }
 
 impl Admin {
-    pub(super) fn describe_about(&self) -> AboutView {
+    /// What the kernel says is read from files.
+    pub(super) async fn show_about(self: &Arc<Self>) -> Result<Answer, ApiError> {
+        let admin = Arc::clone(self);
+        let about = tokio::task::spawn_blocking(move || admin.describe_about()).await;
+        let about = about
+            .map_err(|_| ApiError::new(ErrorKind::Internal, "the machine was not looked at"))?;
+        Ok(json(StatusCode::OK, &about))
+    }
+
+    fn describe_about(&self) -> AboutView {
         let links = self.agent.links().into_iter();
         let paths = links.filter_map(|(replica, link)| {
             let path = link.path?;

@@ -1,9 +1,20 @@
-//! Bodies of the admin API: JSON, and what is wrong with one in words that do not presuppose Rust. Pure.
+//! Bodies of the admin API: JSON, and what is wrong with one in words that do not presuppose Rust.
 
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
+
+/// From the head to the end of the body.
+const BODY_WITHIN: Duration = Duration::from_secs(30);
+/// Largest body, in bytes: `/explain` takes whole requests.
+pub const BODY_BYTES_MAX: usize = 16 << 20;
 
 /// How serde names what it found or expected, and what JSON's users call it.
 const WORDS: [(&str, &str); 6] = [
@@ -17,6 +28,25 @@ const WORDS: [(&str, &str); 6] = [
     ("invalid type: sequence", "invalid type: list"),
     ("invalid type: map", "invalid type: object"),
 ];
+
+pub(super) async fn read(body: Incoming) -> Result<Bytes, ApiError> {
+    read_at_most(body, BODY_BYTES_MAX).await
+}
+
+pub(super) async fn read_at_most(body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
+    let limited = Limited::new(body, bytes_max).collect();
+    match timeout(BODY_WITHIN, limited).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(_)) => Err(ApiError::new(
+            ErrorKind::TooLarge,
+            format!("the body broke off or is larger than {bytes_max} bytes"),
+        )),
+        Err(_) => Err(ApiError::new(
+            ErrorKind::RequestTimeout,
+            "the body did not arrive in time",
+        )),
+    }
+}
 
 /// Reads a body.
 ///

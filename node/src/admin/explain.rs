@@ -7,9 +7,10 @@ use http::{HeaderMap, Method, StatusCode};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::Admin;
+use super::answer::{Answer, json};
 use super::page::PAGE;
 use super::query::Query;
-use super::{Admin, Answer, json};
 use crate::api::Endpoint;
 use crate::api::error::ApiError;
 use crate::cluster::quarantine::KnownBy;

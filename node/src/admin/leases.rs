@@ -5,9 +5,11 @@ use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use tokio::time::Instant;
 
+use super::Admin;
+use super::answer::{Answer, json};
 use super::query::Query;
-use super::workers::{New, Wanted, wrong_change};
-use super::{Admin, Answer, json};
+use super::wanted::{New, Wanted};
+use super::workers::wrong_change;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::discovery::{LEASE_SOURCE, LeaseError, Renewer, SourceView};

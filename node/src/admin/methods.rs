@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use super::not_found;
+use super::answer::not_found;
 use crate::api::ApiError;
 
 /// What a request asks for: HEAD is a GET of which hyper leaves the body out.

@@ -57,6 +57,14 @@ impl<'a> Query<'a> {
     }
 }
 
+/// A path segment without its percent-encoding; ids are mostly URLs.
+pub(super) fn decoded(segment: &str) -> Result<String, ApiError> {
+    percent_encoding::percent_decode_str(segment)
+        .decode_utf8()
+        .map(std::borrow::Cow::into_owned)
+        .map_err(|_| ApiError::invalid("id", "the id is not UTF-8"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

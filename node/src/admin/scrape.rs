@@ -4,7 +4,8 @@ use std::sync::{Arc, PoisonError};
 
 use http::StatusCode;
 
-use super::{Admin, Answer, answer};
+use super::Admin;
+use super::answer::{Answer, answer};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::cluster::Fleet;

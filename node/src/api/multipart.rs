@@ -11,7 +11,7 @@ use memchr::memmem;
 
 use super::error::{ApiError, ErrorKind};
 use super::truth::is_true_word;
-use crate::http::headers::is_of_type;
+use crate::media_type::is_of_type;
 
 /// Most parts of an upload; Starlette, in front of vLLM, takes as many fields.
 const PARTS_MAX: u32 = 1_000;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, response};
 use tokio::time::Instant;
 
-use crate::http::headers::{EVENT_STREAM, is_of_type};
+use crate::media_type::{EVENT_STREAM, is_of_type};
 
 /// Room for what an answer needs besides its bytes: table entries, allocations. Rounded up.
 const ENTRY_BYTES: usize = 512;

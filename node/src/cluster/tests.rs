@@ -422,7 +422,7 @@ fn the_ranks_of_an_engine_are_those_that_it_reports_else_those_of_its_descriptio
             ..RawWorker::at("http://w:8000")
         });
         let labels = Labels::new(reported.map(|ranks| (label::DP_SIZE, ranks)));
-        super::ranks_of(&RegisteredWorker {
+        super::registrations::ranks_of(&RegisteredWorker {
             id: "w".parse().expect("an id"),
             spec: Arc::new(spec.expect("a worker")),
             warming: None,

@@ -12,7 +12,9 @@ use super::setting::{HOUR, LOOPBACK, ms, secs};
 use super::table::section;
 use super::types::{AllowedHost, ByteSize, Coding, Name, Secret};
 use crate::api::OpenPath;
-use crate::lanes::LANES_MAX;
+
+/// Most lanes of a process.
+pub const LANES_MAX: u32 = 256;
 
 section! {
     /// Identity of this replica. Local: differs on every replica.

@@ -57,7 +57,8 @@ pub use discovery::{
 pub use error::{ConfigError, Origin, Problem, in_order_of_place};
 pub use failover::FailoverConfig;
 pub use front::{
-    AdminConfig, LimitConfig, ListenConfig, LogConfig, MetricsConfig, ReplicaConfig, TimeoutConfig,
+    AdminConfig, LANES_MAX, LimitConfig, ListenConfig, LogConfig, MetricsConfig, ReplicaConfig,
+    TimeoutConfig,
 };
 pub use kv_events::KvEventsConfig;
 pub use print::documented_defaults;

@@ -39,22 +39,9 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The header, as vLLM reads it.
 pub const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
-/// The media type of JSON.
-pub const JSON: &str = "application/json";
-/// That of a stream of events.
-pub const EVENT_STREAM: &str = "text/event-stream";
-
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// `X-Forwarded-For`, `-Host`, `-Proto`, `-Port`, `-Prefix`, ...
 const FORWARDED_PREFIX: &str = "x-forwarded-";
-
-/// Whether a body is of this media type, whatever its parameters; the case of its letters does not count (RFC 9110,
-/// section 8.3.1).
-pub fn is_of_type(headers: &HeaderMap, wanted: &str) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let kind = kind.and_then(|kind| kind.split(|byte| *byte == b';').next());
-    kind.is_some_and(|kind| kind.trim_ascii().eq_ignore_ascii_case(wanted.as_bytes()))
-}
 
 /// Meant for one hop, in either direction. Names that the library knows are compared as numbers.
 fn is_hop_by_hop(name: &HeaderName) -> bool {

@@ -15,6 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::framing::{Fault, Framing, FramingError, HeadLimits};
 use super::http1::refusal;
+use super::waits::Waits;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::http::progress::Progress;
@@ -22,15 +23,6 @@ use crate::metrics::refusals::RefusalMetrics;
 
 /// Between two looks whether the answer in progress has ended, so that the last answer may be written.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// How long a connection may wait for what.
-#[derive(Debug, Clone, Copy)]
-pub struct Waits {
-    /// From the first byte of a request to the end of its head.
-    pub header: Duration,
-    /// Between two requests.
-    pub keep_alive: Duration,
-}
 
 /// A client's stream, guarded.
 #[derive(Debug)]

@@ -7,29 +7,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::quota::{self, Periods};
+
 /// What is told goes back so far, or to the start of the replica.
 const BACK: Duration = Duration::from_secs(3_600);
 /// Between two counts that are kept, at least; so there are some sixty.
 const EVERY: Duration = Duration::from_secs(60);
-
-/// Periods of a cgroup since it began.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Periods {
-    /// In which it worked.
-    pub(super) all: u64,
-    /// Of them, those in which its quota was used up.
-    pub(super) held_up: u64,
-}
-
-impl Periods {
-    /// Those that came after the earlier ones; none: these are of another cgroup.
-    fn since(self, earlier: Self) -> Option<Self> {
-        Some(Self {
-            all: self.all.checked_sub(earlier.all)?,
-            held_up: self.held_up.checked_sub(earlier.held_up)?,
-        })
-    }
-}
 
 /// Counts of the last hour, the earliest first.
 #[derive(Debug, Default)]
@@ -40,7 +23,7 @@ impl HeldUp {
     pub fn look(&self) {
         let now = Instant::now();
         if self.is_due(now)
-            && let Some(periods) = super::cpu::periods()
+            && let Some(periods) = quota::periods()
         {
             self.keep(periods, now);
         }

@@ -7,6 +7,7 @@
 pub(crate) mod cgroups;
 mod cpu;
 mod held_up;
+mod quota;
 pub(crate) mod udp;
 
 use std::path::Path;

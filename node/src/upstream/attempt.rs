@@ -25,10 +25,11 @@ use super::patience::{Known, Next, Patience};
 use super::worker::Worker;
 use crate::api::error::status_of_type;
 use crate::http::handshake;
-use crate::http::headers::{EVENT_STREAM, JSON, RANK, is_of_type};
+use crate::http::headers::RANK;
 use crate::http::sse::{self, FirstEvent};
 use crate::http::worker_body::WorkerBody;
 use crate::lag::{LISTEN_FIRST, overslept};
+use crate::media_type::{EVENT_STREAM, JSON, is_of_type};
 
 /// Longest plain answer, in bytes, that is read to its end before the head goes out. Longer ones are relayed.
 const HELD_ANSWER_BYTES_MAX: usize = 64 * 1024;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use grapevine::http::client_body::ClientBody;
 use grapevine::listener::framing::HeadLimits;
 use grapevine::listener::http1::{self, Wire};
-use grapevine::listener::http1_guard::Waits;
+use grapevine::listener::waits::Waits;
 use grapevine::metrics::refusals::RefusalMetrics;
 use grapevine::proxy::ClientLeft;
 use http::{Request, Response, StatusCode};

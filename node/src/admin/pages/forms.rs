@@ -5,7 +5,9 @@ use http::request::Parts as Head;
 use http::{HeaderValue, StatusCode, header};
 
 use super::Notice;
-use crate::admin::{Admin, Answer, is_equal};
+use crate::admin::Admin;
+use crate::admin::answer::{Answer, text};
+use crate::admin::token::is_equal;
 use crate::page::html::encoded;
 
 /// Largest cookie header that is looked at, in bytes.
@@ -68,7 +70,7 @@ impl Admin {
 }
 
 fn to_overview(cookie: Option<String>) -> Answer {
-    let mut answer = crate::admin::text(StatusCode::SEE_OTHER, "");
+    let mut answer = text(StatusCode::SEE_OTHER, "");
     let to = HeaderValue::from_static("/");
     answer.headers_mut().insert(header::LOCATION, to);
     set_cookie(&mut answer, cookie);

@@ -28,9 +28,12 @@ use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use maud::{Markup, html};
 
+use super::answer::{self, Answer, not_found};
+use super::body::read_at_most;
 use super::methods::asked;
 use super::query::Query;
-use super::{Admin, Answer, decoded, gate, not_found, read_at_most};
+use super::query::decoded;
+use super::{Admin, gate};
 use crate::api::ApiError;
 use crate::page::html::login::{self, Notice};
 use crate::page::html::{SCRIPT, STYLE, Shell, encoded, explain};
@@ -264,11 +267,11 @@ enum Visitor {
 }
 
 fn page(status: StatusCode, html: String) -> Answer {
-    super::answer(status, "text/html; charset=utf-8", html.into())
+    answer::answer(status, "text/html; charset=utf-8", html.into())
 }
 
 fn asset(kind: &'static str, text: &'static str) -> Answer {
-    super::answer(StatusCode::OK, kind, Bytes::from_static(text.as_bytes()))
+    answer::answer(StatusCode::OK, kind, Bytes::from_static(text.as_bytes()))
 }
 
 /// What keeps a browser from doing more with an answer than to show it.

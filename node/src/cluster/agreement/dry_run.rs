@@ -7,9 +7,10 @@ use grapevine_placement::{Candidate, Key, Policy, View, decide, explain};
 use tokio::time::Instant;
 
 use super::compare::{Sample, decode_key, encode_key};
+use crate::cluster::Cluster;
 use crate::cluster::load_at::LoadAt;
+use crate::cluster::place::CANDIDATES;
 use crate::cluster::pool::Pool;
-use crate::cluster::{CANDIDATES, Cluster};
 
 impl Cluster {
     /// What this replica would have decided about a peer's request by the load of a moment up to a quarter of a second ago,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::lag::{LISTEN_FIRST, overslept};
-use crate::listener::http1_guard::Waits;
+use crate::listener::waits::Waits;
 
 /// How long a client has behind an answer, or a connection's beginning, for its next request where the connection is to
 /// end and no answer said so: it may have sent it before it sees that. On a busy machine, with a balancer between, this

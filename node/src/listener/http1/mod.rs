@@ -39,7 +39,7 @@ use self::send::Sending;
 pub(super) use self::wire::lock;
 pub use self::wire::{Shared, Wire};
 use super::framing::{BodyLength, Fault};
-use super::http1_guard::Waits;
+use super::waits::Waits;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::http::client_body::{BodySource, ClientBody, Http1Body};
