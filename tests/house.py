@@ -282,10 +282,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("trees", nargs="*", type=Path, metavar="TREE")
     parser.add_argument("--list", action="store_true", help="name what is over size, and the circles")
+    parser.add_argument("--check", action="store_true", help="name the circles only, and fail where there is one")
     options = parser.parse_args()
     trees = options.trees or [Path(__file__).resolve().parent.parent]
     if missing := [tree for tree in trees if not (tree / "Cargo.toml").is_file()]:
         sys.exit(f"no Cargo.toml in {missing[0]}")
+    if options.check:
+        found = [circle for tree in trees for package in read(tree.resolve()) for circle in package.circles()]
+        for circle, _ in found:
+            print(f"circle: {' '.join(circle)}", file=sys.stderr)
+        sys.exit(bool(found))
     columns = [figures(tree.resolve(), options.list) for tree in trees]
     if options.list:
         return
