@@ -97,6 +97,21 @@ impl FromIterator<ReceivedState> for PeerStates {
 }
 
 impl ReceivedState {
+    /// That of a replica that was heard at this moment and says nothing.
+    pub fn silent(replica: ReplicaId, received: Instant) -> Self {
+        Self {
+            replica,
+            received,
+            health: Vec::new(),
+            usage: Vec::new(),
+            quarantine: Vec::new(),
+            quarantine_received: received,
+            paces: Vec::new(),
+            sightings: Vec::new(),
+            heard: None,
+        }
+    }
+
     /// How long before `now` the replica found out what it claims.
     pub fn age(&self, claim: &HealthClaim, now: Instant) -> Duration {
         claim.age + now.saturating_duration_since(self.received)

@@ -111,15 +111,8 @@ mod tests {
             (now, heard.iter().map(of).collect())
         });
         ReceivedState {
-            replica: id(name),
-            received: now,
-            health: Vec::new(),
-            usage: Vec::new(),
-            quarantine: Vec::new(),
-            quarantine_received: now,
-            paces: Vec::new(),
-            sightings: Vec::new(),
             heard,
+            ..ReceivedState::silent(id(name), now)
         }
     }
 

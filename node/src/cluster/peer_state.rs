@@ -237,15 +237,8 @@ mod tests {
         };
         let now = Instant::now().into_std();
         ReceivedState {
-            replica: replica.parse().expect("an id"),
-            received: now,
             health: claims.iter().enumerate().map(said).collect(),
-            usage: Vec::new(),
-            quarantine: Vec::new(),
-            quarantine_received: now,
-            paces: Vec::new(),
-            sightings: Vec::new(),
-            heard: None,
+            ..ReceivedState::silent(replica.parse().expect("an id"), now)
         }
     }
 

@@ -141,15 +141,8 @@ mod tests {
     fn states_of(replica: &str, paces: Vec<Pace>, now: Instant) -> PeerStates {
         let now = now.into_std();
         PeerStates::from_iter([ReceivedState {
-            replica: replica.parse().expect("an id"),
-            received: now,
-            health: Vec::new(),
-            usage: Vec::new(),
-            quarantine: Vec::new(),
-            quarantine_received: now,
             paces,
-            sightings: Vec::new(),
-            heard: None,
+            ..ReceivedState::silent(replica.parse().expect("an id"), now)
         }])
     }
 
