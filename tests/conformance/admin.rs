@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use futures_util::future::join_all;
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Response};
 use grapevine_tests::process::{self, Process};
@@ -236,6 +237,34 @@ async fn a_change_of_details_keeps_a_drain_by_hand_and_makes_none_of_a_sources()
     assert_eq!(lease("active").await, by_hand);
     let both = json!({ "weight": 1.0, "state": "active" });
     assert_eq!(ask("PATCH", "/workers/w", both).await, active);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_one_worker_at_once_are_all_made() {
+    let house = House::of(Plan::default(), vec![quick()]).await;
+    let admin = house.cluster.replicas[0].admin();
+    admin.add_cold("w", "http://127.0.0.1:9", &[]).await;
+    for round in 2..12 {
+        let (weight, zone) = (f64::from(round), format!("zone-{round}"));
+        let parts = [
+            json!({ "weight": weight }),
+            json!({ "zone": zone }),
+            json!({ "max_in_flight": round }),
+            json!({ "labels": { "a": zone } }),
+        ];
+        let changes = parts.iter().map(|part| admin.change("w", part));
+        join_all(changes).await;
+        let shown: Value = http1::get(admin.0, "/workers/w").await.json();
+        let all = [
+            &shown["weight"],
+            &shown["zone"],
+            &shown["max_in_flight"],
+            &shown["labels"]["a"],
+        ];
+        let wanted = [json!(weight), json!(zone), json!(round), json!(zone)];
+        assert_eq!(all, wanted.each_ref());
+    }
     house.close().await;
 }
 

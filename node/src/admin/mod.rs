@@ -51,6 +51,7 @@ mod scrape;
 mod serve;
 mod taken_away;
 mod token;
+mod turns;
 mod wanted;
 mod workers;
 
@@ -86,6 +87,7 @@ pub use body::BODY_BYTES_MAX;
 pub use gate::Gate;
 pub use pages::Pages;
 pub use serve::run;
+pub use turns::Turns;
 
 /// What the admin API shows and changes.
 pub struct Admin {
@@ -145,6 +147,8 @@ pub struct Admin {
     pub limits: Live<LimitConfig>,
     /// The last hour.
     pub recorder: Arc<Recorder>,
+    /// Changes of one worker come one after the other.
+    pub turns: Turns,
     /// What the page keeps.
     pub pages: Pages,
     /// Tasks that end with the replica.

@@ -148,6 +148,7 @@ impl Admin {
             .iter()
             .map(|(id, spec)| (id.clone(), spec.state()))
             .collect();
+        let _turns = self.turns.of(workers.iter().map(|(id, _)| id)).await;
         let before = self.agent.view();
         let ack = self.declare(workers, labelled).await?;
         self.catches_up().await;
@@ -186,6 +187,18 @@ impl Admin {
     async fn put(&self, status: StatusCode, new: New, warm_up: bool) -> Result<Answer, ApiError> {
         let New { id, raw, labels } = new;
         let (id, spec) = self.prepared(id, raw, warm_up)?;
+        let _turn = self.turns.of([&id]).await;
+        self.write(status, id, spec, labels).await
+    }
+
+    /// Of a worker whose turn it is.
+    async fn write(
+        &self,
+        status: StatusCode,
+        id: WorkerId,
+        spec: WorkerSpec,
+        labels: Labels,
+    ) -> Result<Answer, ApiError> {
         self.may_have(&id, &labels)?;
         let state = spec.state();
         let before = self.agent.view();
@@ -303,9 +316,11 @@ impl Admin {
     }
 
     pub(super) async fn change_worker(&self, id: &str, body: &[u8]) -> Result<Answer, ApiError> {
-        let mut raw = self.registered(id)?;
+        let id: WorkerId = id.parse().map_err(|error| wrong_worker(&error))?;
+        // Of one that is not there nothing is wrong with the body.
+        self.registered(&id)?;
         let mut wanted: Wanted = body::parse(body)?;
-        if wanted.id.as_deref().is_some_and(|new| new != id) {
+        if wanted.id.as_deref().is_some_and(|new| new != id.as_str()) {
             return Err(ApiError::invalid(
                 "id",
                 "an id cannot change; add a new worker",
@@ -314,46 +329,47 @@ impl Admin {
         let taken_away = taken_away(body)?;
         let labels = wanted.take_labels()?;
         if !wanted.describes() && taken_away.is_empty() {
-            return self.note(id, wanted.state, labels).await;
+            return self.note(&id, wanted.state, labels).await;
         }
+        let _turn = self.turns.of([&id]).await;
+        let mut raw = self.registered(&id)?;
         for take_away in taken_away {
             take_away(&mut raw);
         }
         wanted.apply(&mut raw)?;
-        let id = Some(id.to_owned());
-        self.put(StatusCode::OK, New { id, raw, labels }, false)
-            .await
+        let (id, spec) = self.prepared(Some(id.to_string()), raw, false)?;
+        self.write(StatusCode::OK, id, spec, labels).await
     }
 
     pub(super) async fn drain_worker(&self, id: &str) -> Result<Answer, ApiError> {
+        let id: WorkerId = id.parse().map_err(|error| wrong_worker(&error))?;
         let state = Some(WantedState::Draining);
-        self.note(id, state, Labels::default()).await
+        self.note(&id, state, Labels::default()).await
     }
 
     /// What stands beside the description of a worker, so that it does not become the administrator's own: it still
     /// leaves when its sources let go of it.
     async fn note(
         &self,
-        id: &str,
+        id: &WorkerId,
         state: Option<WantedState>,
         labels: Labels,
     ) -> Result<Answer, ApiError> {
-        let id: WorkerId = id.parse().map_err(|error| wrong_worker(&error))?;
-        self.may_have(&id, &labels)?;
+        self.may_have(id, &labels)?;
         let before = self.agent.view();
-        let labelled = self.agent.label_worker(&id, labels).await;
+        let labelled = self.agent.label_worker(id, labels).await;
         let labelled = labelled.map_err(|error| wrong_change(&error))?;
         let noted = match state {
-            Some(WantedState::Draining) => self.agent.drain_worker(&id).await,
-            Some(WantedState::Active) => self.agent.activate_worker(&id).await,
+            Some(WantedState::Draining) => self.agent.drain_worker(id).await,
+            Some(WantedState::Active) => self.agent.activate_worker(id).await,
             None => Ok(labelled),
         };
         let noted = noted.map_err(|error| wrong_change(&error))?;
         let ack = if noted.written { noted } else { labelled };
         self.catches_up().await;
         let view = self.agent.view();
-        let state = view.worker(&id).map(|worker| worker.spec.state());
-        let since = self.since(&before, &id);
+        let state = view.worker(id).map(|worker| worker.spec.state());
+        let since = self.since(&before, id);
         if !since.unchanged {
             tracing::info!(
                 worker = id.as_str(),
@@ -362,7 +378,7 @@ impl Admin {
                 "worker drained, activated or labelled"
             );
         }
-        Ok(changed(StatusCode::OK, &id, &ack, state, since))
+        Ok(changed(StatusCode::OK, id, &ack, state, since))
     }
 
     /// The id of the worker that a path names: by its id, or by its URL in any spelling where no other has it.
@@ -389,11 +405,10 @@ impl Admin {
     }
 
     /// The description of a worker, to be changed and declared by an administrator.
-    fn registered(&self, id: &str) -> Result<RawWorker, ApiError> {
-        let id: WorkerId = id.parse().map_err(|error| wrong_worker(&error))?;
+    fn registered(&self, id: &WorkerId) -> Result<RawWorker, ApiError> {
         let view = self.agent.view();
         let worker = view
-            .worker(&id)
+            .worker(id)
             .ok_or_else(|| not_found("no worker with this id; GET /workers lists them"))?;
         let mut raw = worker.spec.to_raw();
         if worker.models_are_learned {

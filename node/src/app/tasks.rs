@@ -14,7 +14,7 @@ use super::cluster::Followed;
 use super::discovery::Discovered;
 use super::front::Opened;
 use super::limits::Limits;
-use crate::admin::{self, Admin, Configured, Gate, Pages, Port};
+use crate::admin::{self, Admin, Configured, Gate, Pages, Port, Turns};
 use crate::config::{Config, Layers};
 #[cfg(debug_assertions)]
 use crate::fault_injection;
@@ -133,6 +133,7 @@ pub(super) fn start_admin(
         keys: limits.keys,
         limits: base.live(|config| config.limits.clone()),
         recorder,
+        turns: Turns::default(),
         pages: Pages::default(),
         tasks: base.tasks().clone(),
     });
