@@ -160,7 +160,11 @@ pub struct Context {
 }
 
 /// Makes an answer outside of the plane's lock.
-pub(crate) type Later = Box<dyn FnOnce() -> Vec<Message> + Send>;
+pub(crate) struct Later {
+    pub(crate) make: Box<dyn FnOnce() -> Vec<Message> + Send>,
+    /// It takes so long that other tasks should not wait for it.
+    pub(crate) is_long: bool,
+}
 
 /// One thing to be done.
 pub(crate) enum Effect {
@@ -225,7 +229,18 @@ impl Context {
 
     /// Has the answer made outside of the plane's lock: for what others wait for too long, or what calls back.
     pub fn answer_later(&mut self, make: impl FnOnce() -> Vec<Message> + Send + 'static) {
-        self.later = Some(Box::new(make));
+        self.later = Some(Later {
+            make: Box::new(make),
+            is_long: false,
+        });
+    }
+
+    /// The same of one that takes milliseconds and more: where the runtime has several threads, no other task waits for it.
+    pub fn answer_at_length(&mut self, make: impl FnOnce() -> Vec<Message> + Send + 'static) {
+        self.later = Some(Later {
+            make: Box::new(make),
+            is_long: true,
+        });
     }
 
     /// Has [`Plane::on_tick`] called now.

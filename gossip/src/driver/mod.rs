@@ -15,7 +15,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
+use tokio::task::block_in_place;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -23,7 +25,9 @@ use crate::frame::Header;
 use crate::membership::Membership;
 use crate::metrics::Metrics;
 use crate::peers::Member;
-use crate::plane::{Context, Effect, NewView, Origin, Plane, RequestError, Seen, Surroundings};
+use crate::plane::{
+    Context, Effect, Later, NewView, Origin, Plane, RequestError, Seen, Surroundings,
+};
 use crate::replica::ReplicaId;
 use crate::transport::{Receiver, Transport, system_ms};
 use crate::view::View;
@@ -218,7 +222,7 @@ impl Driver {
         let ((), cx) = self.call(plane, |plane, cx| plane.on_message(origin, message, cx));
         let mut answer = cx.answer;
         // The lock is open again.
-        answer.extend(cx.later.map(|make| make()).into_iter().flatten());
+        answer.extend(cx.later.map(made).into_iter().flatten());
         answer
     }
 
@@ -284,6 +288,16 @@ impl Driver {
     ) {
         let run = self.clone().run(plane);
         TaskTracker::new().spawn(async move { stop.run_until_cancelled(run).await });
+    }
+}
+
+/// An answer that is made outside of its plane's lock.
+fn made(Later { make, is_long }: Later) -> Vec<Message> {
+    let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+    match flavor {
+        // The tasks that wait for this thread go on with another one.
+        Ok(RuntimeFlavor::MultiThread) if is_long => block_in_place(make),
+        _ => make(),
     }
 }
 

@@ -616,6 +616,33 @@ fn the_bytes_of_a_peer_are_bounded_and_the_oldest_are_skipped() {
 }
 
 #[test]
+fn a_peer_that_asks_for_a_lost_batch_is_told_of_nothing_that_waits_for_its_budget() {
+    let start = start();
+    let linked = [(replica("b"), 1)];
+    let mut outbox = Outbox::new(&EvidenceConfig {
+        peer_bytes_per_s: 1_000,
+        ..EvidenceConfig::default()
+    });
+    sent(&mut outbox, &linked, None, start);
+    for number in 0..100 {
+        outbox.log().append(vec![record(number)]);
+    }
+    let numbers = numbers(&sent(&mut outbox, &linked, None, start + TICK));
+    let last = *numbers.last().expect("some went");
+    assert!((1..99).contains(&last), "{last}: the rest waits");
+    let gap = Gap { start: 1, end: 2 };
+    let answer = outbox.pulled(&linked[0].0, 1, &[gap], start + 2 * TICK);
+    let Some(Message::EvidenceMark(mark)) = answer.first() else {
+        panic!("no mark: {answer:?}");
+    };
+    let expected = Mark {
+        first: 0,
+        next: last + 1,
+    };
+    assert_eq!(*mark, expected);
+}
+
+#[test]
 fn heat_is_sent_when_new_not_too_often_and_again_after_a_while() {
     let start = start();
     let linked = [(replica("b"), 1)];

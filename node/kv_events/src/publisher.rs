@@ -68,6 +68,8 @@ pub struct Publisher {
     group: Option<u32>,
     /// Tokens of a block on the GPU, as it says.
     block_tokens: u32,
+    /// Its process told of blocks that are followed elsewhere than on the GPU.
+    is_beyond_gpu: bool,
 }
 
 impl Default for Publisher {
@@ -77,6 +79,7 @@ impl Default for Publisher {
             knowledge: Knowledge::Unknown,
             group: None,
             block_tokens: 0,
+            is_beyond_gpu: false,
         }
     }
 }
@@ -138,14 +141,17 @@ impl Publisher {
         self.knowledge = Knowledge::Unknown;
         self.group = None;
         self.block_tokens = 0;
+        self.is_beyond_gpu = false;
     }
 
     /// A batch came whose events cannot be read: what it stored and removed is not known.
     pub fn unreadable(&mut self, index: &mut Index) {
         let (group, block_tokens) = (self.group, self.block_tokens);
+        let is_beyond_gpu = self.is_beyond_gpu;
         self.forget(index);
         // The process is the same.
         (self.group, self.block_tokens) = (group, block_tokens);
+        self.is_beyond_gpu = is_beyond_gpu;
         self.knowledge = Knowledge::Partial;
     }
 
@@ -169,11 +175,11 @@ impl Publisher {
     }
 
     /// The GPU's cache is empty. What a connector keeps elsewhere goes only where that was asked for, of which nothing is
-    /// said: some of it may be there.
+    /// said: some of it may be there, also where it is not known any more what.
     fn clear(&mut self, index: &mut Index) {
-        let mut is_all = true;
+        let mut is_all = self.knowledge == Knowledge::Whole || !self.is_beyond_gpu;
         if let Some(holder) = self.holder.take() {
-            is_all = [Tier::Host, Tier::Storage]
+            is_all &= [Tier::Host, Tier::Storage]
                 .into_iter()
                 .all(|tier| index.held(holder, tier) == 0);
             index.close(holder);
@@ -210,6 +216,7 @@ impl Publisher {
             return 0;
         };
         self.holder = Some(holder);
+        self.is_beyond_gpu |= tier != Tier::Gpu;
         let mut stored = 0;
         for block in blocks {
             match index.store(holder, tier, *block) {

@@ -33,10 +33,10 @@ impl Scene {
         Self { publisher, index }
     }
 
-    fn apply(&mut self, events: impl Into<Vec<Event>>) {
+    fn apply(&mut self, events: impl IntoIterator<Item = Event>) {
         let batch = Batch {
             time: 0.0,
-            events: events.into(),
+            events: events.into_iter().collect(),
             rank: None,
             unknown_events: 0,
         };
@@ -98,14 +98,31 @@ fn a_gpu_that_was_cleared_says_nothing_of_other_places() {
     ] {
         let mut scene = Scene::new(true);
         scene.apply([stored(Tier::Gpu, 0, 16, &[1])]);
-        scene.apply(
-            elsewhere
-                .map(|tier| stored(tier, 0, 0, &[1]))
-                .into_iter()
-                .collect::<Vec<_>>(),
-        );
+        scene.apply(elsewhere.map(|tier| stored(tier, 0, 0, &[1])));
         scene.apply([Event::Cleared]);
         assert_eq!(scene.publisher.knowledge(), expected, "{elsewhere:?}");
         assert_eq!(scene.held(), [0, 0, 0]);
+    }
+}
+
+/// What a connector has is still there when the GPU is cleared, whether or not it is still known what that is.
+#[test]
+fn what_was_forgotten_of_other_places_stays_unknown_when_the_gpu_is_cleared() {
+    for (elsewhere, expected) in [
+        (None, Knowledge::Whole),
+        (Some(Tier::Host), Knowledge::Partial),
+    ] {
+        let mut scene = Scene::new(true);
+        scene.apply([stored(Tier::Gpu, 0, 16, &[1])]);
+        scene.apply(elsewhere.map(|tier| stored(tier, 0, 0, &[1])));
+        scene.publisher.unreadable(&mut scene.index);
+        assert_eq!(scene.publisher.knowledge(), Knowledge::Partial);
+        scene.apply([Event::Cleared]);
+        assert_eq!(scene.publisher.knowledge(), expected, "{elsewhere:?}");
+        // Another process has nothing anywhere.
+        scene.publisher.forget(&mut scene.index);
+        scene.publisher.begin(false);
+        scene.apply([Event::Cleared]);
+        assert_eq!(scene.publisher.knowledge(), Knowledge::Whole);
     }
 }

@@ -330,13 +330,14 @@ impl CacheView {
         }
     }
 
-    /// All that is known, for a replica that starts.
+    /// What is known, for a replica that starts.
     pub fn evidence(&self, workers: &[WorkerId]) -> Vec<Evidence> {
+        let now = self.now();
         workers
             .iter()
             .flat_map(|worker| {
                 // One lock for each worker: requests go on in between.
-                let found = self.lock().prefix_index.snapshot(worker.as_str());
+                let found = self.lock().prefix_index.snapshot(worker.as_str(), now);
                 let (epoch, records) = found.unwrap_or_default();
                 records.into_iter().map(move |links| Evidence {
                     worker: worker.clone(),

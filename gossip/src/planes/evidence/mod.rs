@@ -198,7 +198,7 @@ impl EvidencePlane {
             next: self.outbox.head(),
         });
         let (believed, metrics) = (self.believed(cx.now), self.metrics.clone());
-        cx.answer_later(move || {
+        cx.answer_at_length(move || {
             let (pieces, cut) = snapshot_pieces(believed());
             metrics.evidence("snapshot_cut", cut);
             let last = pieces.len() - 1;
@@ -218,7 +218,7 @@ impl EvidencePlane {
         // All of it is read to be counted.
         if self.charge(from, self.config.snapshot_cost(), cx.now) {
             let believed = self.believed(cx.now);
-            cx.answer_later(move || {
+            cx.answer_at_length(move || {
                 let links = |evidence: Evidence| evidence.links.len() as u64;
                 vec![Message::EvidenceSize(
                     believed().into_iter().map(links).sum(),

@@ -105,7 +105,7 @@ impl Outbox {
     ) -> Vec<Message> {
         let rate = self.bytes_per_s;
         let course = Self::course(&mut self.courses, &self.log, rate, peer, generation, now);
-        let mut answer = vec![Message::EvidenceMark(mark(&self.log))];
+        let mut answer = vec![Message::EvidenceMark(course.mark(&self.log))];
         for number in gaps.iter().flat_map(|gap| gap.start..gap.end) {
             let Some(batch) = self.log.get(number) else {
                 continue;
@@ -179,22 +179,19 @@ impl Course {
             self.next += 1;
         }
         // The last batch before a pause may be lost, too; and a mark shows that this replica is there.
-        if is_due(self.marked, MARK_INTERVAL) {
-            let mark = Mark {
-                first: log.first(),
-                next: self.next,
-            };
-            if send(&Message::EvidenceMark(mark)) {
-                self.marked = Some(now);
-            }
+        if is_due(self.marked, MARK_INTERVAL) && send(&Message::EvidenceMark(self.mark(log))) {
+            self.marked = Some(now);
         }
     }
-}
 
-fn mark(log: &Log) -> Mark {
-    Mark {
-        first: log.first(),
-        next: log.next(),
+    /// Up to what was sent, and not to the end of the log: the peer would take what waits for its budget for lost, and
+    /// ask for it.
+    fn mark(&self, log: &Log) -> Mark {
+        let first = log.first();
+        Mark {
+            first,
+            next: self.next.max(first),
+        }
     }
 }
 

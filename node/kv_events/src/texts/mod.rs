@@ -406,7 +406,7 @@ impl Texts {
     }
 
     /// What texts have in common, and what each has alone: a prefix ends wherever texts part, and where one ends that
-    /// nothing follows. O(runs and names).
+    /// nothing follows. O(n log n) of runs and names.
     pub fn prefixes(&self) -> Vec<Prefix> {
         let mut runs: Vec<_> = self.runs();
         runs.sort_unstable();
@@ -425,16 +425,18 @@ impl Texts {
                 let is_its = known.prompt.is_in(key.number);
                 is_its.then(|| (known.prompt.length(), known.is_whole, *name))
             };
-            let names: Vec<_> = run.names.iter().filter_map(named).collect();
+            let mut names: Vec<_> = run.names.iter().filter_map(named).collect();
+            names.sort_unstable_by_key(|(end, ..)| *end);
             let mut texts = 0;
             for (cut, behind) in cuts.iter().rev() {
                 let start = cuts.range(..cut).next_back().map_or(0, |(start, _)| *start);
-                let here = names
-                    .iter()
-                    .filter(|(end, ..)| (start + 1..=*cut).contains(end));
-                texts += behind + here.clone().filter(|(_, is_whole, _)| *is_whole).count() as u32;
+                let here = names.split_off(names.partition_point(|(end, ..)| *end <= start));
+                let whole = here.iter().filter(|(_, is_whole, _)| *is_whole);
+                texts += behind + whole.count() as u32;
                 // What several texts begin with has the better name.
-                let name = here.min_by_key(|(_, is_whole, name)| (*is_whole, *name));
+                let name = here
+                    .iter()
+                    .min_by_key(|(_, is_whole, name)| (*is_whole, *name));
                 prefixes.push(Prefix {
                     before: key.before + start,
                     blocks: key.before + cut,

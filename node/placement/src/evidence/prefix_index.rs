@@ -422,10 +422,12 @@ impl PrefixIndex {
         gone[gone.len().saturating_sub(GONE_SENT_MAX)..].to_vec()
     }
 
-    /// All that is known of a worker, in records for a replica that starts.
+    /// What is known of a worker, in records for a replica that starts: it takes them for new, as records have no age. So what
+    /// is nearer to its end than to its last use is left out, of which the two would differ for longer if it was sent.
     #[must_use]
-    pub fn snapshot(&self, worker: &str) -> Option<(u64, Vec<Vec<u64>>)> {
+    pub fn snapshot(&self, worker: &str, now: Duration) -> Option<(u64, Vec<Vec<u64>>)> {
         let slot = self.slots.get(worker)?;
+        let oldest = seconds(now.saturating_sub(self.settings.age_max / 2));
         // Oldest first, so that learning them restores the order of use. A chain's tail is older than its head: as far
         // as they lie together they go in one record, after the mark that they follow.
         let mut records: Vec<Vec<u64>> = Vec::new();
@@ -434,6 +436,7 @@ impl PrefixIndex {
         let oldest_first = self
             .table
             .newest_first(slot.0)
+            .take_while(|entry| entry.second >= oldest)
             .collect::<Vec<_>>()
             .into_iter()
             .rev();

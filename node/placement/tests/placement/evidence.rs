@@ -218,7 +218,7 @@ fn what_another_replica_says_moves_no_epoch() {
     // Sent there before anybody knew when it started, and heard after that.
     prefix_index.learn("a", 0, &marks(&told), NOW);
     assert_eq!(holds(&prefix_index), [false, true, false]);
-    let (epoch, records) = prefix_index.snapshot("a").expect("it is known");
+    let (epoch, records) = prefix_index.snapshot("a", NOW).expect("it is known");
     assert_eq!((epoch, records), (2, vec![marks(&told)]));
 }
 
@@ -388,13 +388,28 @@ fn corrections_forget_as_far_everywhere() {
     assert_eq!(left, [0, young.prompt_tokens()]);
 }
 
+/// Taken for new, it would be believed by the one replica for as long again as by the other.
+#[test]
+fn a_snapshot_leaves_out_what_is_nearer_to_its_end_than_to_its_last_use() {
+    let settings = PrefixIndexSettings::default();
+    let half = settings.age_max / 2;
+    let (mut prefix_index, slots) = prefix_index(settings);
+    let [old, young] = [1, 2].map(|number| conversation(number, 2));
+    prefix_index.record(slots[0], old.marks(), NOW);
+    prefix_index.record(slots[0], young.marks(), NOW + half);
+    let marks = |key: &Key| key.marks().iter().map(|mark| mark.hash).collect::<Vec<_>>();
+    let told = |after: Duration| prefix_index.snapshot("a", NOW + after).expect("known").1;
+    assert_eq!(told(half), [marks(&old), marks(&young)]);
+    assert_eq!(told(half + Duration::from_secs(1)), [marks(&young)]);
+}
+
 #[test]
 fn snapshots_restore_what_is_known_and_its_order() {
     let (mut full, slots) = prefix_index(PrefixIndexSettings::default());
     for number in 0..40 {
         full.record(slots[0], conversation(number, 8).marks(), NOW);
     }
-    let (epoch, records) = full.snapshot("a").unwrap();
+    let (epoch, records) = full.snapshot("a", NOW).unwrap();
     let (mut copy, copied) = prefix_index(PrefixIndexSettings::default());
     records
         .iter()

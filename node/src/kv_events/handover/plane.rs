@@ -89,7 +89,7 @@ impl Plane for HandoverPlane {
             return;
         };
         let caches = Arc::clone(&self.caches);
-        cx.answer_later(move || {
+        cx.answer_at_length(move || {
             let frames = match question {
                 Question::Engines(after) => telling::engines(&caches, after.as_ref()),
                 Question::Texts(after) => telling::texts(&caches, after),
