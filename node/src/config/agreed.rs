@@ -63,7 +63,7 @@ impl Config {
         }
         shown!(
             transfer.connector transfer.decode_alone transfer.short_prompt_tokens transfer.wait_for_pair transfer.mixed_tensor_parallel
-            transfer.across_zones transfer.held_for discovery.hold discovery.empty_hold discovery.contest leases.ttl
+            transfer.across_zones transfer.held_for transfer.fetch_within discovery.hold discovery.empty_hold discovery.contest leases.ttl
             leases.grace pings.ttl pings.grace health.slow_start
         )
     }

@@ -41,7 +41,8 @@ section! {
         threads: Option<u32> = None, in Some(1)..=Some(LANES_MAX), flag "threads" Text;
         /// Headers that may carry a client's request id; the first valid one is taken.
         ///
-        /// Without one an id is made. It is sent to the worker, returned, and logged.
+        /// Valid are 1 to 128 letters, digits and `._-:/=+@~`. Without one an id is made. It is sent to the worker,
+        /// returned, and logged.
         request_id_headers: Vec<HeaderName> = vec![
             HeaderName::from_static("x-request-id"),
             HeaderName::from_static("x-correlation-id"),

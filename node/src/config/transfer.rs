@@ -54,6 +54,11 @@ section! {
         /// Above that a worker of whole requests takes the request, where the model has some. Longer: calmer answers on
         /// those, more waiting for prefill workers.
         wait_for_pair: Duration = ms(200), in Duration::ZERO..=secs(3600), live now;
+        /// How long a computed prompt may wait for a decode worker that is told of it; after that it is computed anew.
+        ///
+        /// Engines give its blocks to other prompts after a while (vLLM 0.32.0 with NIXL: 30 s, `kv_lease_duration`), and
+        /// a decode worker that fetches them then decodes from other prompts' KV. Keep it well below that time.
+        fetch_within: Duration = secs(15), in Duration::ZERO..=secs(3600), live now;
         /// Pairs whose workers spread the model over different numbers of processors (tensor parallel).
         ///
         /// Only some connectors of vLLM can do that; others fail, or decode from wrong blocks.

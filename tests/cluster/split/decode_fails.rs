@@ -51,6 +51,18 @@ async fn another_decode_worker_gets_the_blocks_of_one_that_is_full() {
     scene.ends().await;
 }
 
+/// An engine gives blocks that nobody fetched to other prompts after a while, and who fetches them then does not notice.
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_that_are_too_old_are_computed_anew() {
+    let plan = Plan::default().set("transfer.fetch_within", "\"0s\"");
+    let (scene, chat) = with_chat(plan).await;
+    next(scene.decode()[0], Fault::status(503));
+    is_moved(&scene, &chat).await;
+    assert_eq!(seen(&scene.prefill()), 2, "the prompt is computed twice");
+    // The blocks of the first time are left.
+    scene.ends_with(1).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decode_worker_that_dies_before_its_first_byte_costs_a_cached_prompt() {
     let (scene, chat) = with_chat(unchecked()).await;

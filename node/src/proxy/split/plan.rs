@@ -271,6 +271,14 @@ impl<'a> ToPair<'a> {
             }
         }
         let (asked, dispatch, halves) = (&*self.asked, self.dispatch, &*self.halves);
+        let within = dispatch.transfer.look().fetch_within;
+        let is_stale = |computed: &Computed| computed.at.elapsed() > within;
+        if self.computed.as_ref().is_some_and(is_stale)
+            && let Some(computed) = self.computed.take()
+        {
+            // Its blocks may be another prompt's by now; what its worker still has in its cache is cheap to compute.
+            computed.leave();
+        }
         if let Some(computed) = self.computed.take() {
             let tried = &mut self.tried.decode;
             match pair::choose_decode(asked, dispatch, halves, computed.index, tried) {
