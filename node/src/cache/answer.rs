@@ -1,12 +1,14 @@
 //! An answer as it is kept: head, and body in the pieces in which it came.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, response};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tokio::time::Instant;
 
-use crate::media_type::{EVENT_STREAM, is_of_type};
+use crate::media_type::{EVENT_STREAM, JSON, is_of_type};
 
 /// Room for what an answer needs besides its bytes: table entries, allocations. Rounded up.
 const ENTRY_BYTES: usize = 512;
@@ -49,7 +51,8 @@ pub struct Answer {
 /// Of an answer that may be kept; none when it may not.
 ///
 /// A status other than 200, a cookie, an encoding or another reason to vary make an answer one client's own. One that a
-/// worker would have asked for anew each time, or that is too old when it comes, is given once.
+/// worker would have asked for anew each time, or that is too old when it comes, is given once; so is what no engine says,
+/// such as a page of whatever stands before a worker.
 pub(super) fn keepable(head: &response::Parts) -> Option<Keepable> {
     let headers = &head.headers;
     let words = |name: HeaderName| {
@@ -64,10 +67,14 @@ pub(super) fn keepable(head: &response::Parts) -> Option<Keepable> {
         let name = part.split_once('=').map_or(part, |(name, _)| name);
         matches!(name.trim_end(), "no-store" | "no-cache" | "private" | "?")
     };
-    let fresh_for = fresh_for(words(header::CACHE_CONTROL));
+    let is_of_engine = [JSON, EVENT_STREAM]
+        .iter()
+        .any(|kind| is_of_type(headers, kind));
+    let fresh_for = fresh_for(words(header::CACHE_CONTROL)).or_else(|| fresh_until(headers));
     let age = headers.get(header::AGE).and_then(|age| age.to_str().ok());
     let age = Duration::from_secs(age.map_or(0, seconds));
     if head.status != StatusCode::OK
+        || !is_of_engine
         || headers.contains_key(header::SET_COOKIE)
         || headers.contains_key(header::CONTENT_ENCODING)
         || words(header::VARY).any(|part| varies(&part))
@@ -104,6 +111,18 @@ fn fresh_for(directives: impl Iterator<Item = String>) -> Option<Duration> {
         *said = Some(said.unwrap_or(u64::MAX).min(seconds(value)));
     }
     shared.or(any).map(Duration::from_secs)
+}
+
+/// The same of an answer that says until when (RFC 9111, section 5.3); a date that cannot be read is over.
+fn fresh_until(headers: &HeaderMap) -> Option<Duration> {
+    let date = |name: HeaderName| {
+        let text = headers.get(name)?.to_str().ok()?;
+        httpdate::parse_http_date(text).ok()
+    };
+    headers.get(header::EXPIRES)?;
+    let made = date(header::DATE).unwrap_or_else(SystemTime::now);
+    let until = date(header::EXPIRES).and_then(|end| end.duration_since(made).ok());
+    Some(until.unwrap_or_default())
 }
 
 /// What cannot be read is none.
@@ -180,7 +199,7 @@ impl Answer {
 }
 
 /// Not an answer that a worker gave up: vLLM ends one with `finish_reason` `abort` or `error` when its engine
-/// stops, and a stream is whole only with its end mark.
+/// stops, and a stream is whole only with its end mark. Nor one that is no JSON, or an error in a 200.
 fn is_whole(body: &[u8], is_stream: bool) -> bool {
     const GIVEN_UP: [&[u8]; 4] = [
         b"\"finish_reason\":\"abort\"",
@@ -188,11 +207,33 @@ fn is_whole(body: &[u8], is_stream: bool) -> bool {
         b"\"finish_reason\":\"error\"",
         b"\"finish_reason\": \"error\"",
     ];
-    let ended = !is_stream || body.trim_ascii_end().ends_with(b"[DONE]");
-    ended
-        && !GIVEN_UP
-            .iter()
-            .any(|mark| memchr::memmem::find(body, mark).is_some())
+    let is_said = match is_stream {
+        false => is_good(body),
+        true => {
+            let lines = body.split(|byte| *byte == b'\n');
+            let mut data = lines.filter_map(|line| line.strip_prefix(b"data:"));
+            let ended = body.trim_ascii_end().ends_with(b"[DONE]");
+            ended && data.all(|data| data.trim_ascii() == b"[DONE]" || is_good(data))
+        }
+    };
+    let is_given_up = |mark: &&[u8]| memchr::memmem::find(body, mark).is_some();
+    is_said && !GIVEN_UP.iter().any(is_given_up)
+}
+
+/// JSON, and no object that tells of an error.
+fn is_good(json: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Said {
+        error: Option<IgnoredAny>,
+    }
+    match json.trim_ascii_start().first() {
+        Some(b'{') => {
+            let said = serde_json::from_slice::<Said>(json);
+            said.is_ok_and(|said| said.error.is_none())
+        }
+        // Rerank of other engines.
+        _ => serde_json::from_slice::<IgnoredAny>(json).is_ok(),
+    }
 }
 
 #[cfg(test)]
@@ -211,8 +252,11 @@ mod tests {
 
     #[test]
     fn one_clients_own_answers_are_not_kept() {
+        let json = ("content-type", "application/json; charset=utf-8");
+        let past = "Sun, 06 Nov 1994 08:49:37 GMT";
+        let later = "Sun, 06 Nov 1994 08:49:57 GMT";
         for (status, headers, kept) in [
-            (200, &[("content-type", "application/json")][..], true),
+            (200, &[][..], true),
             (
                 200,
                 &[
@@ -243,13 +287,28 @@ mod tests {
                 &[("cache-control", "max-age=60"), ("age", "60")],
                 false,
             ),
+            (200, &[("expires", past)], false),
+            (200, &[("expires", "0")], false),
+            (200, &[("expires", later), ("date", past)], true),
+            (
+                200,
+                &[("expires", past), ("cache-control", "max-age=5")],
+                true,
+            ),
         ] {
-            assert_eq!(
-                keepable(&head(status, headers)).is_some(),
-                kept,
-                "{status} {headers:?}"
-            );
+            let headers = [&[json], headers].concat();
+            let found = keepable(&head(status, &headers)).is_some();
+            assert_eq!(found, kept, "{status} {headers:?}");
         }
+        for (kind, kept) in [
+            ("text/event-stream", true),
+            ("text/html", false),
+            ("application/octet-stream", false),
+        ] {
+            let found = keepable(&head(200, &[("content-type", kind)])).is_some();
+            assert_eq!(found, kept, "{kind}");
+        }
+        assert!(keepable(&head(200, &[])).is_none());
     }
 
     #[test]
@@ -273,8 +332,17 @@ mod tests {
                 20,
             ),
             (&[("age", "20")], None, 20),
+            (
+                &[
+                    ("date", "Sun, 06 Nov 1994 08:49:37 GMT"),
+                    ("expires", "Sun, 06 Nov 1994 08:49:57 GMT"),
+                ],
+                Some(20),
+                0,
+            ),
         ] {
-            let kept = keepable(&head(200, headers)).expect("keepable");
+            let headers = [&[("content-type", "application/json")], headers].concat();
+            let kept = keepable(&head(200, &headers)).expect("keepable");
             let found = kept.fresh_for.map(|time| time.as_secs());
             assert_eq!((found, kept.age.as_secs()), (seconds, age), "{headers:?}");
         }
@@ -311,7 +379,8 @@ mod tests {
             200,
             &[("content-type", "text/event-stream; charset=utf-8")],
         ));
-        let pieces = ["data: 1\n\n", "data: 2\n\ndata:", " [DONE]\n\n"].map(Bytes::from_static_str);
+        let pieces =
+            ["data: {}\n\n", "data: {}\n\ndata:", " [DONE]\n\n"].map(Bytes::from_static_str);
         let mut ends = Vec::new();
         for piece in &pieces {
             ends.push(ends.last().unwrap_or(&0) + piece.len());
@@ -356,6 +425,17 @@ mod tests {
                 false,
             ),
             (String::new(), true, false),
+            (String::new(), false, false),
+            ("<html>".to_owned(), false, false),
+            (r#"{"error":{"message":"no"}}"#.to_owned(), false, false),
+            (r#"{"error":null,"data":[]}"#.to_owned(), false, true),
+            (r#"[{"index":0,"score":1}]"#.to_owned(), false, true),
+            ("data: {\n\ndata: [DONE]\n\n".to_owned(), true, false),
+            (
+                "event: error\r\ndata: {\"error\":{}}\r\n\r\ndata: [DONE]\r\n\r\n".to_owned(),
+                true,
+                false,
+            ),
         ] {
             assert_eq!(is_whole(body.as_bytes(), is_stream), whole, "{body}");
         }

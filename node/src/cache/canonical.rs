@@ -1,7 +1,8 @@
 //! One digest for all the ways to write the same JSON.
 //!
-//! Order of keys, white space and escapes do not count; every other difference does: `1` and `1.0` are two
-//! values, since a worker may tell them apart. One pass that keeps nothing but the digests of the objects
+//! White space, escapes, and the order of the body's own keys do not count; every other difference does: `1` and `1.0` are
+//! two values, since a worker may tell them apart, and so are two orders of keys inside of a value, since engines write
+//! tools into the prompt, and answer by a schema, in the order that they are given. One pass that keeps nothing but the digests of the objects
 //! that are open, so a body costs no memory that its depth does not (serde_json stops at 128 levels).
 //!
 //! What cannot be read without doubt has no digest: a repeated key (readers differ about which one counts),
@@ -161,13 +162,18 @@ impl<'de> Visitor<'de> for Feed<'_> {
                 members.push((key, finished(context)));
             }
         }
-        members.sort_unstable_by(|(a, _), (b, _)| a.0.cmp(&b.0));
-        if members.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+        let mut sorted: Vec<&(Text<'de>, Digest)> = members.iter().collect();
+        sorted.sort_unstable_by(|(a, _), (b, _)| a.0.cmp(&b.0));
+        if sorted.windows(2).any(|pair| pair[0].0.0 == pair[1].0.0) {
             return Err(de::Error::custom("a key is there twice"));
         }
         self.into.update(b"{");
         length(self.into, members.len());
-        for (key, digest) in &members {
+        let ordered = match self.left_out {
+            Some(_) => sorted,
+            None => members.iter().collect(),
+        };
+        for (key, digest) in ordered {
             text(self.into, &key.0);
             self.into.update(digest);
         }
@@ -205,7 +211,7 @@ mod tests {
         for (one, other) in [
             (
                 r#"{"a":1,"b":[2,{"c":null,"d":true}]}"#,
-                "\n{ \"b\" : [ 2 , {\"d\":true,\t\"c\":null} ],\r\n\"a\":1 } ",
+                "\n{ \"b\" : [ 2 , {\"c\":null,\t\"d\":true} ],\r\n\"a\":1 } ",
             ),
             (r#"{"a":"A\n"}"#, r#"{"\u0061":"\u0041\u000a"}"#),
             (r#"{"a":"😀/"}"#, r#"{"a":"\ud83d\ude00\/"}"#),
@@ -249,6 +255,8 @@ mod tests {
             r#"{"a":[["x","y"]]}"#,
             r#"{"a":[{"x":"y"}]}"#,
             r#"{"a":{"x":["y"]}}"#,
+            r#"{"a":{"x":1,"y":2}}"#,
+            r#"{"a":{"y":2,"x":1}}"#,
         ];
         let mut digests: Vec<Digest> = all.iter().map(|json| digest(json)).collect();
         digests.sort_unstable();
@@ -318,7 +326,7 @@ mod tests {
         })
     }
 
-    /// Writes a value with its keys backwards, white space, and every character escaped.
+    /// Writes a value with white space, and every character escaped.
     fn written_otherwise(value: &Value, out: &mut String) {
         let text = |text: &str, out: &mut String| {
             out.push('"');
@@ -340,7 +348,7 @@ mod tests {
             }
             Value::Object(map) => {
                 out.push('{');
-                for (index, (key, item)) in map.iter().rev().enumerate() {
+                for (index, (key, item)) in map.iter().enumerate() {
                     out.push_str(if index > 0 { "\r\n," } else { " " });
                     text(key, out);
                     out.push_str(" :");
@@ -355,9 +363,10 @@ mod tests {
     proptest! {
         #[test]
         fn the_way_of_writing_does_not_count_and_the_meaning_does(one in value(), other in value()) {
-            let [one, other] = [one, other].map(|value| json!({ "v": value }));
-            let mut otherwise = String::new();
+            let mut otherwise = String::from("{ \"w\" : 1,\n \"v\":");
             written_otherwise(&one, &mut otherwise);
+            otherwise.push('}');
+            let [one, other] = [one, other].map(|value| json!({ "v": value, "w": 1 }));
             let first = digest(&one.to_string());
             prop_assert_eq!(first, digest(&otherwise));
             prop_assert_eq!(first == digest(&other.to_string()), one == other);

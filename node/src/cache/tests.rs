@@ -82,6 +82,13 @@ fn fates(cache: &ResponseCache, result: &'static str) -> u64 {
         .get()
 }
 
+/// JSON of this length.
+fn blank(length: usize) -> Bytes {
+    let mut json = vec![b' '; length];
+    json[..2].copy_from_slice(b"{}");
+    json.into()
+}
+
 const BODY: Bytes = Bytes::from_static(b"{\"text\":\"t\"}");
 
 #[test]
@@ -215,7 +222,7 @@ async fn answers_that_are_taken_down_have_a_bound_too() {
         config.bytes = ByteSize::mib(1);
         config.entry_bytes = ByteSize::mib(1);
     });
-    let most = Bytes::from(vec![b' '; 600 << 10]);
+    let most = blank(600 << 10);
     let mut open: Vec<Recording> = (0..2).map(|prompt| missed(ask(&cache, prompt))).collect();
     for recording in &mut open {
         recording.begin(&head());
@@ -242,7 +249,7 @@ async fn a_piece_does_not_keep_the_buffer_that_it_was_read_into() {
 #[tokio::test]
 async fn the_size_is_bounded() {
     let cache = cache(|config| config.bytes = ByteSize::mib(1));
-    let body = Bytes::from(vec![b' '; 100 << 10]);
+    let body = blank(100 << 10);
     for prompt in 0..50 {
         keep(missed(ask(&cache, prompt)), &body);
     }
@@ -267,7 +274,7 @@ async fn a_tenant_gets_its_own_answers_and_its_share() {
     assert!(is_hit(&find(&cache, "a", None, 1)));
     assert!(!is_hit(&find(&cache, "b", None, 1)));
     assert!(!is_hit(&ask(&cache, 1)));
-    let body = Bytes::from(vec![b' '; 100 << 10]);
+    let body = blank(100 << 10);
     for prompt in 0..8 {
         keep(missed(find(&cache, "greedy", None, prompt)), &body);
     }
