@@ -50,6 +50,9 @@ async fn models_are_the_union_over_all_workers() {
     let missing = http1::get(house.data(), "/v1/models/c").await;
     assert_eq!(missing.head.status, 404);
     assert_eq!(missing.json::<Value>()["error"]["code"], "model_not_found");
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let told = metrics.sum("grapevine_errors_total", "model_not_found");
+    assert_eq!(told, 1.0, "an answer of this replica's own counts as any");
 
     for (model, serving) in [
         ("org/a", [0].as_slice()),

@@ -101,19 +101,17 @@ pub(crate) async fn raw_worker(bytes: &'static str) -> (String, JoinSet<()>) {
     (url, serving)
 }
 
-/// A worker that breaks off in the middle of each of its answers, behind more than a router holds back of one.
-async fn breaking_worker() -> (String, JoinSet<()>) {
+/// A worker that answers each request with these bytes, and breaks off behind them.
+async fn breaking_worker(bytes: Vec<u8>) -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n40000\r\n";
-    let half = [head.as_bytes(), &[b' '; 0x20000]].concat();
     let mut serving = JoinSet::new();
     serving.spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut read = vec![0; 16 << 10];
             if let Ok(1..) = stream.read(&mut read).await {
                 // The router may have left.
-                let _ = stream.write_all(&half).await;
+                let _ = stream.write_all(&bytes).await;
             }
         }
     });
@@ -168,7 +166,10 @@ async fn a_short_answer_in_chunks_that_breaks_off_is_another_workers() {
 /// A client of HTTP/1.0 takes the end of the connection for that of the answer, so the connection must be reset.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_breaks_off_looks_whole_to_no_client() {
-    let (url, _serving) = breaking_worker().await;
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n40000\r\n";
+    // More than a router holds back of an answer.
+    let half = [head.as_bytes(), &[b' '; 0x20000]].concat();
+    let (url, _serving) = breaking_worker(half).await;
     let plan = Plan::default().worker(&url, &[MODEL]);
     let plan = plan
         .set("health.interval", "\"1h\"")
@@ -411,6 +412,28 @@ async fn compressed_answers_pass_unopened() {
     let whole = metrics.sum("grapevine_requests_total", "outcome=\"success\"");
     assert_eq!(whole, 2.0, "a length is as good an end as any");
     house.close().await;
+}
+
+/// A proxy before a worker may know how long a stream is; what the router says at its end comes behind that.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_length_of_a_stream_does_not_cut_off_why_it_ended() {
+    let event = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"half\"}}]}\n\n";
+    let length = event.len() + 20;
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {length}\r\n\r\n"
+    );
+    let (url, _serving) = breaking_worker((head + event).into_bytes()).await;
+    let plan = Plan::default().worker(&url, &[MODEL]);
+    let plan = plan
+        .set("health.interval", "\"1h\"")
+        .set("breaker.enabled", "false");
+    let house = House::with(plan, Vec::new()).await;
+    let outcome = chat::stream(house.data(), &streamed("question", 3)).await;
+    assert!(
+        matches!(outcome.ending, Ending::ErrorEvent(_)),
+        "{outcome:?}"
+    );
+    assert_eq!(outcome.text(), "half");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -66,7 +66,8 @@ struct Leg<'a> {
 struct Row<'a> {
     worker: &'a str,
     verdict: &'static str,
-    /// What this replica holds of it, `good` or what is wrong; `doubted` where another replica alone speaks against it.
+    /// What this replica holds of it, `good` or what is wrong; `on_trial` where that was some time ago,
+    /// and a request may show how it is now; `doubted` where another replica alone speaks against it.
     health: &'static str,
     /// Milliseconds, in policy `prefix`.
     cost: Option<f64>,
@@ -282,7 +283,10 @@ fn health(worker: &Worker) -> &'static str {
     if report.doubt.is_some() && !report.verdict.is_bad() {
         return "doubted";
     }
-    report.verdict.as_str()
+    match report.verdict.is_bad() && worker.health.claim().is_none() {
+        true => "on_trial",
+        false => report.verdict.as_str(),
+    }
 }
 
 fn name(pool: &Pool, index: usize) -> &str {

@@ -11,6 +11,7 @@ use super::failure::Failure;
 use super::show::{Column, field, print_json, print_line, print_table, rows};
 use crate::shown::clean;
 use crate::shown::models::askable;
+use crate::shown::trouble::ON_TRIAL;
 
 /// Shows where a request would go, and why, without sending it.
 #[derive(clap::Args)]
@@ -155,6 +156,12 @@ fn last_resort(choice: &Value) -> Option<String> {
     let mut order = rows(choice, "order").iter();
     let row = order.find(|row| row["worker"] == worker)?;
     let health = row["health"].as_str().filter(|health| *health != "good")?;
+    if health == "on_trial" {
+        return Some(format!(
+            "{:16} {worker} is {ON_TRIAL}: such a request shows how it is",
+            "note"
+        ));
+    }
     let why = match choice["panic"].as_bool() {
         Some(true) => {
             "more than half of the workers are bad, and then their health is not believed"
@@ -283,6 +290,11 @@ mod tests {
         );
         let line = last_resort(&choice("doubted", false)).expect("it is doubted");
         assert!(line.contains("no other worker"), "{line}");
+        let line = last_resort(&choice("on_trial", false)).expect("nothing is known of it");
+        assert!(
+            line.ends_with("w is on trial after failed requests: such a request shows how it is"),
+            "{line}"
+        );
         // Of an older release, and where nobody is named.
         assert_eq!(
             last_resort(&json!({ "worker": "w", "order": [{ "worker": "w" }] })),

@@ -58,7 +58,8 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
     )
 }
 
-/// Of a request alone; `Host` and the length are set anew, and `Expect: 100-continue` has been answered by this hop.
+/// Of a request alone; `Host` and the length are set anew, and `Expect: 100-continue` has been answered by this hop. What
+/// sums up the body's bytes would be wrong where another model's name is written into it, or it is sent without its coding.
 fn is_of_this_hop(name: &HeaderName) -> bool {
     matches!(
         *name,
@@ -67,6 +68,9 @@ fn is_of_this_hop(name: &HeaderName) -> bool {
             | header::HOST
             | header::CONTENT_LENGTH
             | header::EXPECT
+    ) || matches!(
+        name.as_str(),
+        "content-digest" | "repr-digest" | "digest" | "content-md5"
     )
 }
 

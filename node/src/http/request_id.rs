@@ -8,8 +8,8 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// The first valid id among `names`, else a new one of 32 hexadecimal digits.
 ///
-/// Valid: 1 to 128 of `[A-Za-z0-9._-]`. Anything else would let a client write into logs, so it is replaced,
-/// not repaired.
+/// Valid: 1 to 128 letters, digits and `._-:/=+@~`. Anything else would let a client write into logs, so it is
+/// replaced, not repaired.
 pub fn of(headers: &HeaderMap, names: &[HeaderName]) -> HeaderValue {
     names
         .iter()
@@ -23,7 +23,7 @@ fn is_valid(id: &[u8]) -> bool {
     (1..=REQUEST_ID_BYTES_MAX).contains(&id.len())
         && id
             .iter()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._-:/=+@~".contains(byte))
 }
 
 /// The id of a request that warms a worker up: recognisable in workers' logs.
@@ -64,13 +64,20 @@ mod tests {
         assert_eq!(of(&headers, &names), "abc-1");
         headers.insert("x-request-id", HeaderValue::from_static("r.1"));
         assert_eq!(of(&headers, &names), "r.1");
+        for id in [
+            "Root=1-67891233-abcdef012345678912345678",
+            "svc:a/b+c==@d~e",
+        ] {
+            headers.insert("x-request-id", HeaderValue::from_static(id));
+            assert_eq!(of(&headers, &names), id);
+        }
     }
 
     #[test]
     fn bad_ids_are_replaced() {
         let names = [HeaderName::from_static("x-request-id")];
         let long = "a".repeat(129);
-        for bad in ["", "a b", "a\"b", "é", "{}", &long] {
+        for bad in ["", "a b", "a\"b", "é", "{}", "a;b", "a\\b", &long] {
             let mut headers = HeaderMap::new();
             headers.insert(
                 "x-request-id",

@@ -40,7 +40,10 @@ impl Proxy {
             }
             Endpoint::Models | Endpoint::Model => match key {
                 Ok(key) => self.models(endpoint, path, key.as_deref()),
-                Err(error) => refused(error, Dialect::OpenAi),
+                Err(error) => {
+                    self.dispatch.metrics.refusals.own_error(error.kind);
+                    refused(error, Dialect::OpenAi)
+                }
             },
             _ => return None,
         })
@@ -95,7 +98,11 @@ impl Proxy {
         let id = percent_encoding::percent_decode_str(id).decode_utf8_lossy();
         match catalog.one(&id, &said) {
             Some(body) => json(body),
-            None => no_such_model(&id).response().map(ResponseBody::from),
+            None => {
+                let error = no_such_model(&id);
+                self.dispatch.metrics.refusals.own_error(error.kind);
+                error.response().map(ResponseBody::from)
+            }
         }
     }
 }

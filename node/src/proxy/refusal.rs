@@ -22,6 +22,7 @@ use bytes::Bytes;
 use grapevine_placement::NoWorker;
 use grapevine_transfer::BadAnswer;
 use http::{HeaderValue, Response, StatusCode, header, response};
+use hyper::ext::ReasonPhrase;
 
 use super::outcome::Outcome;
 use super::own_words::{condemned, no_worker, out_of_time, quarantined};
@@ -100,8 +101,13 @@ impl Refusal {
             Word::Own(_, said) => said,
             Word::Worker(parts, _) => &mut parts.status,
         };
-        if self.no_room && *said == StatusCode::SERVICE_UNAVAILABLE {
-            *said = status;
+        if !self.no_room || *said != StatusCode::SERVICE_UNAVAILABLE || *said == status {
+            return;
+        }
+        *said = status;
+        if let Word::Worker(parts, _) = &mut self.word {
+            // The worker's words for its own status.
+            parts.extensions.remove::<ReasonPhrase>();
         }
     }
 
@@ -330,6 +336,22 @@ mod tests {
                 let (status, _, after) = shown(refusal);
                 assert_eq!((status, after), (expected, Some(1)));
             }
+        }
+        // Its reason is that of the status which it said.
+        for (chosen, said) in [(429, None), (503, Some("Unavailable"))] {
+            let mut failure = status(503, "");
+            if let Failure::Status(parts, _) = &mut failure {
+                parts
+                    .extensions
+                    .insert(ReasonPhrase::from_static(b"Unavailable"));
+            }
+            let mut refusal = of(Exhausted::Failed(failure));
+            refusal.say_no_room(StatusCode::from_u16(chosen).expect("a status"));
+            let Word::Worker(parts, _) = &refusal.word else {
+                panic!("a word of this replica");
+            };
+            let reason = parts.extensions.get::<ReasonPhrase>();
+            assert_eq!(reason.map(ReasonPhrase::as_bytes), said.map(str::as_bytes));
         }
         // A worker's own 429 asks the client to slow down; it stays.
         let mut refusal = of(Exhausted::Failed(status(429, "")));

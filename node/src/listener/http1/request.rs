@@ -126,6 +126,10 @@ impl HeadSink for Sink<'_> {
         if target.len() > usize::from(u16::MAX) - 1 {
             return Err(Fault::TargetTooLong);
         }
+        if memchr::memchr(b'#', target).is_some() {
+            // Left out in silence by whoever parses it; the worker would be asked for something else (RFC 9112, section 3.2).
+            return Err(Fault::Malformed("the request target has a fragment"));
+        }
         self.said.method = Method::from_bytes(method).map_err(|_| wrong)?;
         self.said.target = Uri::from_maybe_shared(self.share(target)).map_err(|_| wrong)?;
         self.said.is_http10 = is_http10;

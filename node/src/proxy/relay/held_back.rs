@@ -13,6 +13,8 @@ pub(super) struct HeldBack {
     part: Bytes,
     /// The beginning of a long event has passed.
     is_within: bool,
+    /// What passed of it last ends with the end of a line: what comes may begin with the blank line that ends the event.
+    is_line_over: bool,
 }
 
 impl HeldBack {
@@ -23,16 +25,19 @@ impl HeldBack {
             return self.joined(piece);
         }
         let mut all = self.joined(piece);
-        let whole = whole_events(&all);
-        if whole == 0 && self.is_within {
-            return all;
+        let whole = whole_events(&all, self.is_within && self.is_line_over);
+        if whole > 0 || !self.is_within {
+            self.is_within = all.len() - whole > HELD_BACK_MAX;
+            if !self.is_within {
+                // A copy: a few bytes are not to keep the buffer that they were read into.
+                self.part = Bytes::copy_from_slice(&all[whole..]);
+                all.truncate(whole);
+            }
         }
-        self.is_within = all.len() - whole > HELD_BACK_MAX;
-        if !self.is_within {
-            // A copy: a few bytes are not to keep the buffer that they were read into.
-            self.part = Bytes::copy_from_slice(&all[whole..]);
-            all.truncate(whole);
-        }
+        self.is_line_over = match &all[..] {
+            [] | [b'\r'] => self.is_line_over,
+            passed => passed.ends_with(b"\n") || passed.ends_with(b"\n\r"),
+        };
         all
     }
 
@@ -54,11 +59,11 @@ impl HeldBack {
     }
 }
 
-/// Bytes up to the end of the last blank line.
-fn whole_events(bytes: &[u8]) -> usize {
-    let is_blank = |at: &usize| {
-        let before = &bytes[..*at];
-        before.ends_with(b"\n") || before.ends_with(b"\n\r")
+/// Bytes up to the end of the last blank line; `is_line_over`: they follow the end of a line.
+fn whole_events(bytes: &[u8], is_line_over: bool) -> usize {
+    let is_blank = |at: &usize| match &bytes[..*at] {
+        [] | [b'\r'] => is_line_over,
+        before => before.ends_with(b"\n") || before.ends_with(b"\n\r"),
     };
     memrchr_iter(b'\n', bytes)
         .find(is_blank)
@@ -130,6 +135,29 @@ mod tests {
         let next = held.take(Bytes::from_static(b"x\n\ndata: 2"), true);
         assert_eq!((&next[..], held.is_within()), (&b"x\n\n"[..], false));
         assert_eq!(held.take(Bytes::from_static(b"\n\n"), false), "data: 2\n\n");
+    }
+
+    /// The blank line that ends a long event came in two pieces, the second with the beginning of the next event.
+    #[test]
+    fn a_long_event_ends_wherever_its_end_is_cut() {
+        for (end, rest) in [
+            ("x\n", "\n"),
+            ("x\r\n", "\r\n"),
+            ("x\r\n\r", "\n"),
+            ("x", "\n\n"),
+        ] {
+            let mut held = HeldBack::default();
+            let part = Bytes::from(vec![b'x'; 2 * HELD_BACK_MAX]);
+            assert_eq!(held.take(part.clone(), true), part);
+            assert_eq!(held.take(end.into(), true), end);
+            let next = held.take(format!("{rest}data: 2").into(), true);
+            assert_eq!(
+                (&*next, held.is_within()),
+                (rest.as_bytes(), false),
+                "{end:?}"
+            );
+            assert_eq!(held.rest(), "data: 2");
+        }
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use grapevine_gossip::worker::WorkerId;
 use grapevine_placement::Decision;
-use http::{Response, StatusCode};
+use http::{Response, StatusCode, header};
 
 use super::asked::Asked;
 use super::placed::Sent;
@@ -132,7 +132,11 @@ impl Won {
                 Response::from_parts(parts, ResponseBody::of_request(bytes, record))
             }
             Answer::Switched(..) => unreachable!("a tunnel is no answer to pass on"),
-            Answer::Begun(begun) => {
+            Answer::Begun(mut begun) => {
+                if begun.events {
+                    // An error event or another worker's continuation may come behind what this one announced.
+                    begun.parts.headers.remove(header::CONTENT_LENGTH);
+                }
                 record.answers(&begun.parts, begun.events);
                 let timeouts = dispatch.timeouts.now();
                 let silence = Silence {
