@@ -10,6 +10,8 @@ use super::marks::{Kind, Mark, Subject};
 use crate::shown::difference;
 use crate::shown::trouble::RETURNING;
 
+/// What is wrong with a worker that was well and is on its way back.
+const FAILED: &str = "failing checks";
 /// So many workers to which the same happens at once are one mark.
 const TOGETHER: usize = 4;
 /// Of these, so many are named by it; the page shows how many more there were.
@@ -99,13 +101,14 @@ impl Watcher {
     /// What became of workers since the latest look; the first look finds nothing.
     pub fn workers(&mut self, at: Duration, mut now: BTreeMap<String, WorkerSeen>) -> Vec<Mark> {
         let before = self.workers.take();
-        // On its way back nothing new is wrong with it: until it is used it has what it had.
+        // On its way back nothing new is wrong with it: until it is used it has what it had. What that was is not known of
+        // one that failed and answered between two looks.
         for (id, is) in now
             .iter_mut()
             .filter(|(_, is)| is.trouble == Some(RETURNING))
         {
             let was = before.as_ref().and_then(|before| before.get(id)?.trouble);
-            is.trouble = was.or(is.trouble);
+            is.trouble = was.or(Some(FAILED));
         }
         let marks = before.map_or_else(Vec::new, |before| of_workers(at, &before, &now));
         self.workers = Some(now);
@@ -454,7 +457,15 @@ mod tests {
         let well_again = "is well again (was unreachable)";
         let both = ["w000", "w001"].map(|id| format!("repair: {id} {well_again}"));
         check(2, well, &[&both[0], &both[1]]);
+        // It failed and answered between two looks.
+        let both = ["w000", "w001"].map(|id| format!("fault: {id} is failing checks"));
+        check(2, &seen(Some(RETURNING)), &[&both[0], &both[1]]);
+        check(2, &seen(Some(RETURNING)), &[]);
+        let both =
+            ["w000", "w001"].map(|id| format!("repair: {id} is well again (was failing checks)"));
+        check(2, well, &[&both[0], &both[1]]);
     }
+
     #[test]
     fn a_description_that_is_written_anew_is_marked_by_its_parts() {
         let mut watcher = Watcher::default();
