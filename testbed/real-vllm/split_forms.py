@@ -33,8 +33,8 @@ FORMS = (
     ("logprobs of a chat", CHAT, hello("logprobs", logprobs=True, top_logprobs=2), "pair"),
     ("logprobs of a completion", COMPLETIONS, prompt("logprobs", logprobs=2), "pair"),
     ("a tool by name", CHAT, hello("tool", tools=[TOOL], max_tokens=40, tool_choice={
-        "type": "function", "function": {"name": "weather"}}), "pair"),
-    ("a tool, required", CHAT, hello("required", tools=[TOOL], tool_choice="required", max_tokens=60), "pair"),
+        "type": "function", "function": {"name": "weather"}}), "forced_tool"),
+    ("a tool, required", CHAT, hello("required", tools=[TOOL], tool_choice="required", max_tokens=60), "forced_tool"),
     ("a JSON schema", CHAT, hello("schema", response_format=SCHEMA, max_tokens=40), "pair"),
     ("a response", RESPONSES, {"model": MODEL, "input": text("response", 60), "max_output_tokens": 12,
                                "temperature": 0, "store": False}, "pair"),
@@ -52,7 +52,7 @@ STREAMS = (
     ("usage in each event", CHAT, chat(user(text("continuous", 60)), 8,
                                        stream_options={"include_usage": True, "continuous_usage_stats": True}), "pair"),
     ("no usage", CHAT, {**hello("no usage"), "stream": True}, "pair"),
-    ("a tool, streamed", CHAT, {**FORMS[7][2], "stream": True}, "pair"),
+    ("a tool, streamed", CHAT, {**FORMS[7][2], "stream": True}, "forced_tool"),
     ("a response, streamed", RESPONSES, {**FORMS[10][2], "stream": True}, "pair"),
     ("n 2, streamed", CHAT, {**hello("choices"), "n": 2, "temperature": 1, "seed": 5, "stream": True}, "choices"),
 )

@@ -68,8 +68,11 @@ class Stream:
     def leave(self):
         """Closes the socket under the reader."""
         self.has_left = True
+        # None once the answer has ended.
+        sock = self.connection.sock
         with contextlib.suppress(OSError):
-            self.connection.sock.shutdown(2)
+            if sock is not None:
+                sock.shutdown(2)
 
     def join(self):
         self.thread.join(150)
