@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use grapevine_gossip::registry::Worker as Registered;
 use grapevine_gossip::worker::{Labels, WorkerId};
 use grapevine_placement::Claim;
 use serde::Serialize;
@@ -82,7 +83,8 @@ pub(in crate::admin) struct WorkerView {
     /// By live replica, as each reports; null of one that sent nothing for 2 s. Of a single worker only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::admin) in_flight_at: Option<BTreeMap<String, Option<u32>>>,
-    /// Models that the registry says it serves, and that it did not list when this replica asked it last.
+    /// Models that were declared for it, and that it did not list when this replica asked it last. Of one whose models are
+    /// learned there is none: another replica may have learned newer ones.
     unlisted_models: Vec<String>,
     /// Seconds by which its clock is ahead of this replica's, by the `Date` of its latest answer to a check; null where
     /// it sends none.
@@ -176,7 +178,7 @@ impl Admin {
             in_flight: load.exact_requests,
             in_flight_here: worker.load.own().requests,
             in_flight_at: None,
-            unlisted_models: unlisted(spec.models(), &worker.cards.load()),
+            unlisted_models: unlisted(registered, &worker.cards.load()),
             clock_ahead_s: worker.clock.ahead_s(),
             usage_with_details: worker.series.usages.detailed.load(Ordering::Relaxed),
             usage_without_details: worker.series.usages.plain.load(Ordering::Relaxed),
@@ -199,14 +201,15 @@ impl Admin {
     }
 }
 
-/// Models that a worker should serve and does not list; nothing is known of one that lists none.
-fn unlisted(models: &[String], listed: &[Card]) -> Vec<String> {
-    let is_listed = |model: &&String| listed.iter().any(|card| card.id() == model.as_str());
-    let unlisted = models.iter().filter(|model| !is_listed(model));
-    match listed.is_empty() {
-        true => Vec::new(),
-        false => unlisted.cloned().collect(),
+/// Models that were declared for a worker and that it does not list; nothing is known of one that lists none. What was
+/// learned may be newer than the list: another replica may have asked later.
+fn unlisted(registered: &Registered, listed: &[Card]) -> Vec<String> {
+    if registered.models_are_learned || listed.is_empty() {
+        return Vec::new();
     }
+    let is_listed = |model: &&String| listed.iter().any(|card| card.id() == model.as_str());
+    let models = registered.spec.models().iter();
+    models.filter(|model| !is_listed(model)).cloned().collect()
 }
 
 /// The hit rate of a worker is that of this time.
@@ -217,4 +220,38 @@ fn owned(labels: &Labels) -> BTreeMap<String, String> {
     labels
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use grapevine_gossip::worker::{RawWorker, WorkerSpec};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_was_learned_is_not_missed_in_an_older_list() {
+        let of = |models: &[&str], models_are_learned| {
+            let raw = RawWorker {
+                models: models.iter().map(|&model| model.to_owned()).collect(),
+                ..RawWorker::at("http://w:8000")
+            };
+            Registered {
+                id: "w".parse().expect("an id"),
+                spec: Arc::new(WorkerSpec::new(raw).expect("valid")),
+                warming: None,
+                labels: Arc::default(),
+                is_drained: false,
+                models_are_learned,
+            }
+        };
+        let listed = Card::of(json!({ "id": "old" })).expect("a card");
+        let unlisted =
+            |registered: &Registered| unlisted(registered, std::slice::from_ref(&listed));
+        assert_eq!(unlisted(&of(&["old", "new"], false)), ["new"]);
+        assert!(unlisted(&of(&["new"], true)).is_empty());
+        assert!(super::unlisted(&of(&["new"], false), &[]).is_empty());
+    }
 }
