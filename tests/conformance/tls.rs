@@ -6,7 +6,7 @@ use std::time::Duration;
 use grapevine_testbed::fake_worker::{Fault, Rule};
 use grapevine_tests::chat::{chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
-use grapevine_tests::http1::{Connection, request};
+use grapevine_tests::http1::{self, Connection, request};
 use grapevine_tests::process::Signal;
 use grapevine_tests::tls::{Authority, Pair, connect};
 use grapevine_tests::wait::{LIMIT, eventually};
@@ -222,6 +222,30 @@ async fn a_new_certificate_is_used_without_a_restart_and_a_bad_one_never() {
     drop(long);
     let House { cluster, workers } = house;
     grapevine_tests::invariants::hold(&cluster, &workers, &["the old ones stay"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_has_ended_is_used_and_told() {
+    let papers = Papers::new();
+    let house = House::of(papers.plan(), vec![quick()]).await;
+    let replica = &house.cluster.replicas[0];
+    let days = async || {
+        let answer = http1::get(replica.admin().0, "/cluster").await;
+        let cluster: serde_json::Value = answer.json();
+        cluster["data_certificate"]["days"].as_i64()
+    };
+    assert_eq!(days().await, Some(364));
+    let ended = papers
+        .authority
+        .issue_for(papers.dir.path(), "port", HOSTS, Duration::ZERO)
+        .leaf();
+    replica.process().signal(Signal::HUP);
+    let told = "the certificate in use is good at another time";
+    house.until_log_says(told).await;
+    house.until_log_says("it expired on").await;
+    assert_eq!(shown(&papers, &house).await, ended.to_vec());
+    assert_eq!(days().await, Some(-1));
+    house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,8 +14,9 @@ use rcgen::{
     DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair,
     KeyUsagePurpose, PKCS_ED25519, PublicKeyData as _, RevokedCertParams, SerialNumber,
 };
-use time::{Duration, OffsetDateTime};
+use time::OffsetDateTime;
 
+use super::term::{BACKDATED, Term};
 use super::x509::{AUTHORITY_OF, CA, Certificate, Serial, certificates_in, with_key};
 use super::{IdentityError, check_label, replica_name};
 
@@ -35,31 +36,10 @@ pub struct Leaf {
     pub key_pem: String,
 }
 
-/// From when until when a certificate is accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Term {
-    /// Not before.
-    pub from: SystemTime,
-    /// Not after.
-    pub until: SystemTime,
-}
-
-impl Term {
-    /// So many days from now, dated back 10 minutes: a replica whose clock is that much behind
-    /// accepts it at once.
-    #[must_use]
-    pub fn days(days: u16) -> Self {
-        let now = SystemTime::now();
-        Self {
-            from: now - BACKDATED,
-            until: now + Duration::days(days.into()),
-        }
-    }
-
-    fn apply(self, params: &mut CertificateParams) {
-        params.not_before = OffsetDateTime::from(self.from);
-        params.not_after = OffsetDateTime::from(self.until);
-    }
+/// Writes the term into what a certificate is made from.
+fn apply(term: Term, params: &mut CertificateParams) {
+    params.not_before = OffsetDateTime::from(term.from);
+    params.not_after = OffsetDateTime::from(term.until);
 }
 
 /// Makes an authority for a cluster, valid for ten years.
@@ -78,7 +58,7 @@ pub fn create_for(cluster: &str, term: Term) -> Result<Authority, IdentityError>
     check_label("cluster id", cluster)?;
     let key = KeyPair::generate_for(&PKCS_ED25519).map_err(unmade)?;
     let mut params = CertificateParams::default();
-    term.apply(&mut params);
+    apply(term, &mut params);
     params.distinguished_name = named(&format!("{AUTHORITY_OF}{cluster}"));
     // Any two authorities of one cluster must have different names; keys differ.
     let id = key.der_bytes().iter().take(8);
@@ -166,7 +146,7 @@ pub fn issue_for(
 
     let key = KeyPair::generate_for(&PKCS_ED25519).map_err(unmade)?;
     let mut params = CertificateParams::default();
-    term.apply(&mut params);
+    apply(term, &mut params);
     let names = [replica_name(replica, cluster), cluster.to_owned()];
     params.subject_alt_names = CertificateParams::new(names)
         .map_err(unmade)?
@@ -256,6 +236,3 @@ fn unmade(error: rcgen::Error) -> IdentityError {
 pub const LEAF_DAYS: u16 = 90;
 /// Days that an authority is valid.
 pub const CA_DAYS: u16 = 3650;
-/// How far clocks may differ: more than the five minutes that a host without time service drifts in
-/// weeks, less than anybody would notice at the other end.
-const BACKDATED: Duration = Duration::minutes(10);

@@ -6,6 +6,7 @@
 
 mod ca;
 mod expiry;
+mod term;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -23,15 +24,15 @@ use rustls::pki_types::{
     CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime,
 };
 use rustls::{CertificateError, Error as TlsError};
-use time::OffsetDateTime;
 
 use crate::replica::ReplicaId;
 
 pub use ca::{
-    Authority, CA_DAYS, LEAF_DAYS, Leaf, Term, authority_with_key, cluster_of, create, create_for,
-    issue, issue_for, leaf_of, revocations,
+    Authority, CA_DAYS, LEAF_DAYS, Leaf, authority_with_key, cluster_of, create, create_for, issue,
+    issue_for, leaf_of, revocations,
 };
 pub(crate) use expiry::{AUTHORITY, OWN, Reminders, Urgency};
+pub use term::{Term, date};
 pub(crate) use tls::{certificate_names, client_config, endpoint_keys, server_config};
 pub(crate) use x509::replica_named;
 pub use x509::{Certificate, Serial, certificates_in, revoked_in};
@@ -97,6 +98,9 @@ pub enum IdentityError {
     /// A file is not the PEM that was expected.
     #[error("{what} is not usable PEM: {problem}")]
     Pem { what: &'static str, problem: String },
+    /// Lists of revoked certificates that are none of the authorities that are trusted.
+    #[error("the file of revoked certificates cannot be used: {0}")]
+    Lists(&'static str),
     /// A text is no serial number of a certificate.
     #[error(
         "a serial number is 2 to 40 hexadecimal digits, an even number of them, as `grapevine ca show` has it"
@@ -111,6 +115,11 @@ pub enum IdentityError {
         cluster: String,
         problem: String,
     },
+    /// No authority in the CA file signed the certificate.
+    #[error(
+        "no authority in the CA file has signed the certificate of replica `{replica}`: take the CA file of the one that did, or issue another certificate with `grapevine ca issue {replica} --force`"
+    )]
+    Foreign { replica: String },
     /// Certificate and key do not belong together, or the library refuses them.
     #[error("certificate and key cannot be used together: {0}")]
     Mismatch(String),
@@ -146,7 +155,7 @@ impl Identity {
     /// several roots; the first certificate of `cert` is the leaf.
     ///
     /// # Errors
-    /// [`IdentityError::Name`], [`IdentityError::Pem`], [`IdentityError::Unproven`] (expired, foreign,
+    /// [`IdentityError::Name`], [`IdentityError::Pem`], [`IdentityError::Foreign`], [`IdentityError::Unproven`] (expired,
     /// other replica, other cluster) or [`IdentityError::Mismatch`].
     pub fn from_pem(
         cluster: &str,
@@ -161,8 +170,8 @@ impl Identity {
     /// The same with lists of revoked certificates (PEM), those of all roots in one text.
     ///
     /// # Errors
-    /// [`IdentityError::Pem`] if a list is damaged or forged, or none is of a root; [`IdentityError::Unproven`] if this
-    /// replica's own certificate is on one.
+    /// [`IdentityError::Pem`] if a list is damaged, [`IdentityError::Lists`] if one is forged or none is of a root;
+    /// [`IdentityError::Unproven`] if this replica's own certificate is on one.
     pub fn revoking(mut self, lists: &str) -> Result<Self, IdentityError> {
         self.revoked = x509::lists(lists)?;
         x509::check_lists(&self.revoked, &self.authorities)?;
@@ -224,12 +233,11 @@ impl Identity {
             chain,
             key: Arc::new(key),
         };
+        // Before the lists: where the authority is another one, they are not to be blamed for that.
+        identity.check(UnixTime::now())?;
         match revoked {
             Some(lists) => identity.revoking(lists),
-            None => {
-                identity.check(UnixTime::now())?;
-                Ok(identity)
-            }
+            None => Ok(identity),
         }
     }
 
@@ -313,7 +321,12 @@ impl Identity {
             let name = ServerName::try_from(name).expect("labels were checked");
             verifier
                 .verify_server_cert(&self.chain[0], &self.chain[1..], &name, &[], now)
-                .map_err(|error| unproven(explain(&error)))?;
+                .map_err(|error| match is_of_stranger(&error) {
+                    true => IdentityError::Foreign {
+                        replica: self.replica.to_string(),
+                    },
+                    false => unproven(explain(&error)),
+                })?;
         }
         // Building both sides' configurations proves that the key belongs to the certificate.
         server_config(self)?;
@@ -322,25 +335,24 @@ impl Identity {
     }
 }
 
+/// Whether no authority that is trusted has signed a certificate. Its signature is bad where one that was made anew has the
+/// name of the former one.
+fn is_of_stranger(error: &TlsError) -> bool {
+    use CertificateError::{BadSignature, UnknownIssuer};
+    matches!(
+        error,
+        TlsError::InvalidCertificate(BadSignature | UnknownIssuer)
+    )
+}
+
 /// What an operator can do something with; the library speaks of seconds since 1970.
 fn explain(error: &TlsError) -> String {
-    let date = |time: UnixTime| {
-        let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
-        OffsetDateTime::from_unix_timestamp(seconds).map_or_else(
-            |_| "?".to_owned(),
-            |time| format!("{} {} UTC", time.date(), time.time()),
-        )
-    };
     match error {
         TlsError::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. }) => {
-            format!("it expired on {}", date(*not_after))
+            term::expired(not_after.as_secs())
         }
         TlsError::InvalidCertificate(CertificateError::NotValidYetContext { time, not_before }) => {
-            format!(
-                "it begins on {}, and this machine's clock says {}: set the clock",
-                date(*not_before),
-                date(*time)
-            )
+            term::begins(not_before.as_secs(), time.as_secs())
         }
         TlsError::InvalidCertificate(CertificateError::Revoked) => "it was revoked".to_owned(),
         TlsError::InvalidCertificate(CertificateError::NotValidForNameContext {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use time::OffsetDateTime;
+
 use super::*;
 
 fn pair(cluster: &str, replica: &str) -> (Authority, Leaf) {
@@ -52,7 +54,7 @@ fn what_a_peer_would_refuse_is_refused_at_home() {
     );
     assert!(
         make("demo", "r1", &other.cert_pem, &leaf.cert_pem, &leaf.key_pem)
-            .contains("invalid peer certificate")
+            .contains("no authority in the CA file has signed")
     );
     assert!(make("demo", "r1", ca, &leaf.cert_pem, &stranger.key_pem).contains("together"));
     assert!(make("demo", "r1", ca, "no pem", &leaf.key_pem).contains("no certificate"));
@@ -271,6 +273,24 @@ fn lists_that_cannot_be_used_are_refused() {
     let warned = identity.clone().revoking(&both).expect("two lists");
     let chain = certificates("leaf", &leaf.cert_pem).expect("pem");
     assert_eq!(warned.judge(&chain), Standing::Good);
+}
+
+/// Its list would be blamed for what is wrong with the authority.
+#[test]
+fn another_authority_is_told_before_its_lists() {
+    let (authority, leaf) = pair("demo", "r1");
+    let (stranger, _) = pair("demo", "r1");
+    let lists = list(&authority, &[]);
+    for revoked in [None, Some(lists.as_str())] {
+        let ca = &stranger.cert_pem;
+        let of = Identity::assemble("demo", "r1", ca, &leaf.cert_pem, &leaf.key_pem, revoked);
+        let error = of.expect_err("another authority");
+        assert!(matches!(error, IdentityError::Foreign { .. }), "{error}");
+    }
+    let foreign = list(&stranger, &[]);
+    let refused = of(&authority, &leaf).and_then(|identity| identity.revoking(&foreign));
+    let refused = refused.expect_err("another list").to_string();
+    assert!(!refused.contains("PEM"), "{refused}");
 }
 
 /// As when the files of the end of a rotation are copied one by one.

@@ -132,7 +132,8 @@ pub fn certificates_in<'a>(
 /// Revoked serial numbers and since when, of all lists of a PEM text together; `ca` is the bundle of the authorities.
 ///
 /// # Errors
-/// [`IdentityError::Pem`] if there is no list, one is damaged or forged, or none is of these authorities.
+/// [`IdentityError::Pem`] if there is no list or one is damaged, [`IdentityError::Lists`] if one is forged or none is of
+/// these authorities.
 pub fn revoked_in(ca: &str, pem: &str) -> Result<BTreeMap<Serial, SystemTime>, IdentityError> {
     let lists = lists(pem)?;
     check_lists(&lists, &super::certificates(CA, ca)?)?;
@@ -180,8 +181,7 @@ pub(super) fn check_lists(
     if is_one_ours {
         return Ok(());
     }
-    Err(unusable(
-        LIST,
+    Err(IdentityError::Lists(
         "no list in it is of an authority in the CA file; take the file that `grapevine ca` wrote beside that one",
     ))
 }
@@ -226,8 +226,7 @@ fn is_signed(
         }
     }
     if is_claimed {
-        return Err(unusable(
-            LIST,
+        return Err(IdentityError::Lists(
             "it is not signed by the authority that it names",
         ));
     }

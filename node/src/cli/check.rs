@@ -1,15 +1,16 @@
 //! `grapevine serve --check`: every mistake in the configuration and in what it names, at once.
 //!
 //! Opens no port and asks nobody. More is a mistake here than at a start: a replica serves on while a file of workers or
-//! a kubeconfig is missing, and says so in its log.
+//! a kubeconfig is missing, or a certificate that it shows to clients or workers has ended, and says so in its log.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::SystemTime;
 
 use grapevine_discovery::file;
 #[cfg(feature = "kubernetes")]
 use grapevine_discovery::kubernetes::mistakes_of_kubeconfig;
-use grapevine_gossip::identity::PemFiles;
+use grapevine_gossip::identity::{PemFiles, Term};
 use grapevine_gossip::{Identity, IdentityError};
 
 use crate::all_metrics::AllMetrics;
@@ -101,12 +102,28 @@ impl Files<'_> {
         let cert = self.is_good("tls", "cert", tls.cert.as_deref(), read_certificates);
         let key = self.is_good("tls", "key", tls.key.as_deref(), read_private_key);
         let clients = self.is_good("tls", "client_ca", tls.client_ca.as_deref(), read_roots);
-        if cert
-            && key
-            && clients
-            && let Err(error) = ListenerTls::load(tls)
-        {
-            self.wrong("tls", "cert", &error);
+        if cert && key && clients {
+            let term = ListenerTls::load(tls).map(|tls| tls.map(|tls| tls.term()));
+            self.pair("tls", "cert", tls.cert.as_deref(), term);
+        }
+    }
+
+    /// A certificate with its key, as far as they could be taken together: it must be good now.
+    fn pair(
+        &mut self,
+        section: &str,
+        key: &str,
+        cert: Option<&Path>,
+        term: Result<Option<Term>, FileError>,
+    ) {
+        let amiss = |term: Term| term.amiss(SystemTime::now());
+        match (term.map(|term| term.and_then(amiss)), cert) {
+            (Err(error), _) => self.wrong(section, key, &error),
+            (Ok(Some(why)), Some(cert)) => {
+                let what = format!("certificate {} is not good now: {why}", cert.display());
+                self.wrong(section, key, &what);
+            }
+            (Ok(_), _) => {}
         }
     }
 
@@ -135,7 +152,11 @@ impl Files<'_> {
                 },
             )
             .is_ok();
-        let key = if is_without_list { "revoked" } else { "cert" };
+        let key = match error {
+            _ if is_without_list => "revoked",
+            IdentityError::Foreign { .. } => "ca",
+            _ => "cert",
+        };
         self.wrong("gossip", key, &error);
     }
 
@@ -175,13 +196,9 @@ impl Files<'_> {
             }
         }
         let parts = app::reach_parts(config, config.timeouts.tls_handshake.into());
-        if ca
-            && cert
-            && key
-            && secrets
-            && let Err(error) = Connector::load(parts)
-        {
-            self.wrong("workers", "client_cert", &error);
+        if ca && cert && key && secrets {
+            let term = Connector::load(parts).map(|connector| connector.term());
+            self.pair("workers", "client_cert", client_cert.as_deref(), term);
         }
     }
 

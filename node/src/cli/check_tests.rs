@@ -38,6 +38,17 @@ impl Folder {
         self.write("tls.key", &made.signing_key.serialize_pem());
     }
 
+    /// The same, with a certificate that is accepted in these years.
+    fn self_signed_in(&self, years: [i32; 2]) {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        let [from, until] = years.map(|year| rcgen::date_time_ymd(year, 1, 1));
+        (params.not_before, params.not_after) = (from, until);
+        let made = params.self_signed(&key).expect("made");
+        self.write("tls.pem", &made.pem());
+        self.write("tls.key", &key.serialize_pem());
+    }
+
     /// What `--check` says of this configuration, in which `@` stands for the folder.
     fn check(&self, text: &str) -> Vec<String> {
         self.check_with(&[], text)
@@ -200,6 +211,49 @@ fn a_certificate_that_proves_nothing_and_a_list_that_is_none_are_told_apart() {
     assert_begin(&with("r1", "r1.pem"), &["g.toml:7:11: gossip.revoked: "]);
     // The name could not be read: the certificate is not blamed for it.
     assert_begin(&with("R 2", "crl.pem"), &["g.toml:2:6: replica.id: "]);
+    // Another authority: neither list nor certificate is damaged.
+    let list = fs::read_to_string(folder.0.path().join("crl.pem")).expect("a list");
+    let other = Folder::new();
+    other.ca("init");
+    let [foreign, foreign_list] = ["ca.pem", "crl.pem"]
+        .map(|name| fs::read_to_string(other.0.path().join(name)).expect("written"));
+    folder.write("crl.pem", &foreign_list);
+    assert_begin(
+        &with("r1", "crl.pem"),
+        &[
+            "g.toml:7:11: gossip.revoked: the file of revoked certificates cannot be used: no list in it is of an authority",
+        ],
+    );
+    folder.write("crl.pem", &list);
+    folder.write("ca.pem", &foreign);
+    assert_begin(
+        &with("r1", "crl.pem"),
+        &[
+            "g.toml:4:6: gossip.ca: no authority in the CA file has signed the certificate of replica `r1`: ",
+        ],
+    );
+}
+
+#[test]
+fn a_certificate_that_is_not_good_now_is_a_mistake() {
+    let folder = Folder::new();
+    let check = |years: [i32; 2], why: &str| {
+        folder.self_signed_in(years);
+        let tls = "[tls]\ncert = '@/tls.pem'\nkey = '@/tls.key'\n";
+        let listener =
+            format!("g.toml:2:8: tls.cert: certificate @/tls.pem is not good now: {why}");
+        assert_begin(&folder.check(tls), &[&listener]);
+        let workers = "[workers]\nclient_cert = '@/tls.pem'\nclient_key = '@/tls.key'\n";
+        let client = format!(
+            "g.toml:2:15: workers.client_cert: certificate @/tls.pem is not good now: {why}"
+        );
+        assert_begin(&folder.check(workers), &[&client]);
+    };
+    check([2020, 2021], "it expired on 2021-01-01 0:00:00.0 UTC");
+    check(
+        [2120, 2121],
+        "it begins on 2120-01-01 0:00:00.0 UTC, and this machine's clock says ",
+    );
 }
 
 #[test]

@@ -8,9 +8,10 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use grapevine_gossip::identity::Term;
 use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
 use tokio::time::timeout;
@@ -27,7 +28,7 @@ use crate::tls::{FileError, Files, Reloader, provider, read_key_pair, read_roots
 pub struct ListenerTls {
     paths: Paths,
     current: ArcSwap<ServerConfig>,
-    expires: SystemTime,
+    term: Term,
 }
 
 #[derive(Debug, Clone)]
@@ -47,11 +48,11 @@ impl ListenerTls {
         let Some(paths) = Paths::of(config) else {
             return Ok(None);
         };
-        let (server, expires) = paths.read()?;
+        let (server, term) = paths.read()?;
         Ok(Some(Self {
             paths,
             current: ArcSwap::from_pointee(server),
-            expires,
+            term,
         }))
     }
 
@@ -69,11 +70,16 @@ impl ListenerTls {
     /// Has the files read again when they change. They were seen before [`ListenerTls::load`] read them.
     pub fn watch(self: &Arc<Self>, files: Files, reloader: &mut Reloader) {
         let tls = Arc::clone(self);
-        reloader.watch(files, Some(self.expires), move || {
-            let (server, expires) = tls.paths.read()?;
+        reloader.watch(files, Some(self.term), move || {
+            let (server, term) = tls.paths.read()?;
             tls.current.store(Arc::new(server));
-            Ok(Some(expires))
+            Ok(Some(term))
         });
+    }
+
+    /// From when until when clients accept the certificate that was loaded first.
+    pub fn term(&self) -> Term {
+        self.term
     }
 
     /// Shakes hands with a client, and says what it speaks inside.
@@ -117,7 +123,7 @@ impl Paths {
         })
     }
 
-    fn read(&self) -> Result<(ServerConfig, SystemTime), FileError> {
+    fn read(&self) -> Result<(ServerConfig, Term), FileError> {
         let pair = read_key_pair(&self.cert, &self.key)?;
         let builder = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
@@ -147,12 +153,14 @@ impl Paths {
                 problem: error.to_string(),
             })?;
         server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok((server, pair.expires))
+        Ok((server, pair.term))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     #[test]
@@ -177,7 +185,7 @@ mod tests {
         };
         assert!(load(&None, &None).expect("plain").is_none());
         let tls = load(&cert, &key).expect("good").expect("TLS");
-        assert!(tls.expires > SystemTime::now());
+        assert_eq!(tls.term.amiss(SystemTime::now()), None);
         let error = load(&cert, &other).expect_err("refused").to_string();
         assert!(
             error.contains("one.pem") && error.contains("two.key") && error.contains("together"),

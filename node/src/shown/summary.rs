@@ -112,6 +112,7 @@ fn of_the_whole(cluster: &Value) -> Vec<String> {
         unheard,
         lost_sources,
         certificates,
+        data_certificate,
         refused_config,
     ];
     all.iter().filter_map(|what| what(cluster)).collect()
@@ -208,6 +209,24 @@ fn certificates(cluster: &Value) -> Option<String> {
         .map(|(what, ids)| format!("the certificate of {} {what}; ", first_of(ids)));
     let told: String = told.collect();
     (!told.is_empty()).then_some(told)
+}
+
+/// The certificate that the asked replica shows to clients, which look at its dates.
+fn data_certificate(cluster: &Value) -> Option<String> {
+    let certificate = &cluster["data_certificate"];
+    let what = match (
+        certificate["days"].as_i64()?,
+        certificate["begins_in_s"].as_u64(),
+    ) {
+        (..0, _) => "has ended".to_owned(),
+        (_, Some(left @ 1..)) => format!("begins in {}, by its replica's clock", seconds(left)),
+        (0, _) => "ends within a day".to_owned(),
+        _ => return None,
+    };
+    let replica = field(cluster, "replica");
+    Some(format!(
+        "the certificate of the data port of {replica} {what}; "
+    ))
 }
 
 /// The configuration that the asked replica could not read again.
@@ -433,6 +452,33 @@ mod tests {
         let text = "the certificate of r1 ends within a day; the certificate of r2, r3 has ended; 3 replicas that agree; \
                     1 worker usable";
         check(&now, &worker, text, true);
+    }
+
+    #[test]
+    fn a_certificate_of_the_data_port_that_is_not_good_now_is_named() {
+        let worker = [worker("w1", "active", "good", 9)];
+        let headline = |certificate: Value| {
+            let cluster = json!({
+                "digest": "d", "settings": "s", "replica": "r1", "replicas": [replica("r1", true, true, "d")],
+                "data_certificate": certificate,
+            });
+            let found = summary(&cluster, &worker);
+            (found.is_wrong, found.text)
+        };
+        let of = |days: i64, begins_in_s: u64| {
+            headline(json!({ "days": days, "begins_in_s": begins_in_s }))
+        };
+        let well = "1 replica; 1 worker usable".to_owned();
+        assert_eq!(of(1, 0), (false, well.clone()));
+        assert_eq!(headline(Value::Null), (false, well.clone()));
+        let whose = "the certificate of the data port of r1";
+        assert_eq!(
+            of(0, 0),
+            (true, format!("{whose} ends within a day; {well}"))
+        );
+        assert_eq!(of(-1, 0), (true, format!("{whose} has ended; {well}")));
+        let begins = format!("{whose} begins in 2 h, by its replica's clock; {well}");
+        assert_eq!(of(90, 7_300), (true, begins));
     }
 
     #[test]

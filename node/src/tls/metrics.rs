@@ -1,7 +1,8 @@
 //! What is counted of TLS.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
+use grapevine_gossip::identity::Term;
 use prometheus_client::encoding::EncodeLabelSet;
 
 use crate::metrics::{Counter, Family, Gauge, ResultLabels, metrics};
@@ -28,6 +29,8 @@ metrics! {
         /// And connections that spoke the wrong protocol.
         handshakes: Family<ResultLabels, Counter>, "tls_handshakes", "TLS handshakes with clients by result";
         reloads: Family<ReloadLabels, Counter>, "tls_reloads", "Certificates and keys that were read again";
+        begins: Family<FilesLabels, Gauge>,
+            "tls_certificate_begins" Seconds, "Begin of the certificate in use, since 1970";
         expires: Family<FilesLabels, Gauge>,
             "tls_certificate_expires" Seconds, "End of the certificate in use, since 1970";
         refused: Family<FilesLabels, Gauge>,
@@ -68,14 +71,24 @@ impl TlsMetrics {
             .inc();
     }
 
-    /// Says when the certificate in use ends; nothing where there is none.
-    pub fn expires(&self, files: &'static str, at: Option<SystemTime>) {
-        let Some(at) = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()) else {
-            return;
+    /// Says from when until when the certificate in use is accepted.
+    pub fn has_term(&self, files: &'static str, term: Term) {
+        for (gauge, at) in [(&self.begins, term.from), (&self.expires, term.until)] {
+            let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+            gauge.get_or_create(&FilesLabels { files }).set(seconds);
+        }
+    }
+
+    /// From when until when the certificate in use of these files is accepted; none where there is none.
+    pub fn term(&self, files: &'static str) -> Option<Term> {
+        let moment = |gauge: &Family<FilesLabels, Gauge>| {
+            let seconds = u64::try_from(gauge.get(&FilesLabels { files })?.get()).ok()?;
+            Some(UNIX_EPOCH + Duration::from_secs(seconds))
         };
-        let seconds = i64::try_from(at.as_secs()).unwrap_or(i64::MAX);
-        self.expires
-            .get_or_create(&FilesLabels { files })
-            .set(seconds);
+        Some(Term {
+            from: moment(&self.begins)?,
+            until: moment(&self.expires)?,
+        })
     }
 }

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
+use grapevine_gossip::identity::Term;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::time::ASN1Time;
 
 use crate::config::Secret;
 
@@ -50,8 +52,8 @@ pub struct KeyPair {
     pub chain: Vec<CertificateDer<'static>>,
     /// Its key.
     pub key: PrivateKeyDer<'static>,
-    /// When the leaf stops being accepted.
-    pub expires: SystemTime,
+    /// From when until when the leaf is accepted.
+    pub term: Term,
 }
 
 /// Reads authorities from a PEM file.
@@ -92,7 +94,7 @@ pub fn read_key_pair(cert: &Path, key: &Path) -> Result<KeyPair, FileError> {
     let chain = read_certificates(cert)?;
     Ok(KeyPair {
         key: read_private_key(key)?,
-        expires: expiry(cert, &chain[0])?,
+        term: term(cert, &chain[0])?,
         chain,
     })
 }
@@ -153,15 +155,24 @@ pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Fi
     Ok(found)
 }
 
-fn expiry(path: &Path, leaf: &CertificateDer<'_>) -> Result<SystemTime, FileError> {
+fn term(path: &Path, leaf: &CertificateDer<'_>) -> Result<Term, FileError> {
     let (_, parsed) = x509_parser::parse_x509_certificate(leaf)
         .map_err(|error| content(path, error.to_string()))?;
-    let seconds = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
-    Ok(UNIX_EPOCH + Duration::from_secs(seconds))
+    let moment = |time: ASN1Time| {
+        let seconds = u64::try_from(time.timestamp()).unwrap_or(0);
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    };
+    let validity = parsed.validity();
+    Ok(Term {
+        from: moment(validity.not_before),
+        until: moment(validity.not_after),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     #[test]
@@ -176,7 +187,7 @@ mod tests {
         let cert = file("cert.pem", &made.cert.pem());
         let key = file("key.pem", &made.signing_key.serialize_pem());
         let pair = read_key_pair(&cert, &key).expect("a pair");
-        assert!(pair.expires > SystemTime::now());
+        assert_eq!(pair.term.amiss(SystemTime::now()), None);
         assert_eq!(read_roots(&cert).expect("roots").len(), 1);
 
         let damaged = file(

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use std::os::unix::fs::MetadataExt;
 
+use grapevine_gossip::identity::Term;
 use tokio::signal::unix::Signal;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -17,8 +18,8 @@ use super::metrics::TlsMetrics;
 use super::pem::FileError;
 use crate::shutdown::Phase;
 
-/// Reads everything anew and takes it into use, or changes nothing. Returns the certificate's end, if any.
-type Load = Box<dyn Fn() -> Result<Option<SystemTime>, FileError> + Send>;
+/// Reads everything anew and takes it into use, or changes nothing. Returns the certificate's term, if any.
+type Load = Box<dyn Fn() -> Result<Option<Term>, FileError> + Send>;
 
 /// What distinguishes one state of a file from the next: when it was changed, its size, and which file it is. The time of
 /// the last change, and not that of the contents: a file may become readable by its rights alone.
@@ -83,18 +84,18 @@ impl Reloader {
         }
     }
 
-    /// Adds files, if there are any, that were read for the first time by now; `expires` is their
-    /// certificate's end.
+    /// Adds files, if there are any, that were read for the first time by now; `term` is their
+    /// certificate's.
     pub fn watch(
         &mut self,
         files: Files,
-        expires: Option<SystemTime>,
-        load: impl Fn() -> Result<Option<SystemTime>, FileError> + Send + 'static,
+        term: Option<Term>,
+        load: impl Fn() -> Result<Option<Term>, FileError> + Send + 'static,
     ) {
         if files.paths.is_empty() {
             return;
         }
-        self.metrics.expires(files.name, expires);
+        tell(&self.metrics, files.name, term);
         self.metrics.watched(files.name);
         self.watched.push(Watched {
             files,
@@ -140,10 +141,10 @@ impl Reloader {
             }
             let name = watched.files.name;
             match (watched.load)() {
-                Ok(expires) => {
+                Ok(term) => {
                     watched.is_refused = false;
                     tracing::info!(files = name, "certificates and keys were read again");
-                    self.metrics.expires(name, expires);
+                    tell(&self.metrics, name, term);
                     self.metrics.reloaded(name, "loaded");
                 }
                 // It was said.
@@ -159,6 +160,19 @@ impl Reloader {
                 }
             }
         }
+    }
+}
+
+/// One that has ended, or has not begun, is in use all the same: who looks at no dates is served.
+fn tell(metrics: &TlsMetrics, files: &'static str, term: Option<Term>) {
+    let Some(term) = term else { return };
+    metrics.has_term(files, term);
+    if let Some(why) = term.amiss(SystemTime::now()) {
+        tracing::warn!(
+            files,
+            why,
+            "the certificate in use is good at another time, and most do not accept it now"
+        );
     }
 }
 

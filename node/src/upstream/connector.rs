@@ -6,9 +6,10 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use grapevine_gossip::identity::Term;
 use grapevine_gossip::worker::WorkerUrl;
 use http::{HeaderMap, HeaderValue, Version, header};
 use reqwest::Method;
@@ -79,8 +80,8 @@ struct Secure {
     tls_http2: Arc<ClientConfig>,
     /// For checks of https workers.
     client: reqwest::Client,
-    /// End of the certificate that is shown to workers.
-    expires: Option<SystemTime>,
+    /// From when until when the certificate is accepted that is shown to workers.
+    term: Option<Term>,
 }
 
 impl Connector {
@@ -112,9 +113,9 @@ impl Connector {
 
     /// Has its files read again when they change. They were seen before [`Connector::load`] read them.
     pub fn watch(self: &Arc<Self>, [tls, keys]: [Files; 2], reloader: &mut Reloader) {
-        let expires = self.secure.load().as_ref().and_then(|s| s.expires);
+        let term = self.term();
         let connector = Arc::clone(self);
-        reloader.watch(tls, expires, move || connector.reload_tls());
+        reloader.watch(tls, term, move || connector.reload_tls());
         let connector = Arc::clone(self);
         reloader.watch(keys, None, move || {
             connector.reload_keys(Keys::load)?;
@@ -160,11 +161,16 @@ impl Connector {
         ]
     }
 
-    fn reload_tls(&self) -> Result<Option<SystemTime>, FileError> {
+    /// From when until when workers accept the certificate that is shown to them; none where there is none.
+    pub fn term(&self) -> Option<Term> {
+        self.secure.load().as_ref().and_then(|secure| secure.term)
+    }
+
+    fn reload_tls(&self) -> Result<Option<Term>, FileError> {
         let secure = Secure::load(&self.files, &self.allow, self.parts.check_within)?;
-        let expires = secure.expires;
+        let term = secure.term;
         self.secure.store(Some(Arc::new(secure)));
-        Ok(expires)
+        Ok(term)
     }
 
     /// Where workers may be.
@@ -330,12 +336,12 @@ impl Secure {
         allow: &Arc<Allow>,
         check_within: Duration,
     ) -> Result<Self, FileError> {
-        let (tls, expires) = files.load()?;
+        let (tls, term) = files.load()?;
         Ok(Self {
             client: control_client(tls.clone(), allow, check_within),
             tls_http2: Arc::new(offering_http2(&tls)),
             tls: Arc::new(tls),
-            expires,
+            term,
         })
     }
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::SystemTime;
 
+use grapevine_gossip::identity::Term;
 use rustls::ClientConfig;
 use rustls::client::WantsClientCert;
 use rustls::{ConfigBuilder, RootCertStore};
@@ -48,7 +48,7 @@ impl WorkerTlsFiles {
     ///
     /// # Errors
     /// A file cannot be used, or the system has no authorities.
-    pub fn load(&self) -> Result<(ClientConfig, Option<SystemTime>), FileError> {
+    pub fn load(&self) -> Result<(ClientConfig, Option<Term>), FileError> {
         let roots = match &self.ca {
             Some(path) => read_roots(path)?,
             None => system_roots()?,
@@ -65,7 +65,7 @@ impl WorkerTlsFiles {
                 key: key.clone(),
                 problem: error.to_string(),
             })?;
-        Ok((http1_only(config), Some(pair.expires)))
+        Ok((http1_only(config), Some(pair.term)))
     }
 }
 

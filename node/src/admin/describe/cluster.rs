@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use grapevine_gossip::PeerLink;
+use grapevine_gossip::identity::Term;
 use grapevine_gossip::twin::Twin;
 use grapevine_gossip::view::{ReplicaInfo, View};
 use serde::Serialize;
@@ -49,6 +50,8 @@ pub(in crate::admin) struct ClusterView {
     twins: Vec<TwinView>,
     /// The latest reading of its configuration, where that was refused and the former one stays.
     refused_config: Option<RefusedConfigView>,
+    /// Null: its data port speaks plain HTTP.
+    data_certificate: Option<DataCertificateView>,
     /// The `[[model]]` sections of this replica: what may be asked for, whether a worker serves it or not.
     models: Vec<ModelView>,
 }
@@ -157,6 +160,25 @@ struct ReplicaView {
     certificate_days: Option<i64>,
 }
 
+/// The certificate of the data port.
+#[derive(Debug, Serialize)]
+struct DataCertificateView {
+    /// Whole days that it still holds, below 0 after its end.
+    days: i64,
+    /// Seconds until it begins; 0: it has begun.
+    begins_in_s: u64,
+}
+
+impl From<Term> for DataCertificateView {
+    fn from(term: Term) -> Self {
+        let left = term.from.duration_since(SystemTime::now());
+        Self {
+            days: days_until(term.until),
+            begins_in_s: left.map_or(0, |left| left.as_secs().max(1)),
+        }
+    }
+}
+
 impl From<&RefusedReading> for RefusedConfigView {
     fn from(refused: &RefusedReading) -> Self {
         Self {
@@ -262,6 +284,11 @@ impl Admin {
                 .load()
                 .as_deref()
                 .map(RefusedConfigView::from),
+            data_certificate: self
+                .metrics
+                .tls
+                .term("listener")
+                .map(DataCertificateView::from),
             models: self.configured.now().models.clone(),
         }
     }

@@ -1,6 +1,10 @@
 //! Certificates and keys of a running cluster: those between replicas, those of data ports, and clients' keys; files that a
 //! replica could not read again.
 
+use std::time::{Duration, UNIX_EPOCH};
+
+use grapevine_gossip::identity::date;
+
 use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts};
 use crate::cli::doctor::finding::Finding;
 use crate::shown::{clean, field, rows};
@@ -33,12 +37,34 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
             if now_s <= 0.0 || *ends_s <= 0.0 {
                 continue;
             }
+            if let Some(finding) = begins_later(replica, labels, now_s) {
+                found.push(finding);
+                continue;
+            }
             let days = ((ends_s - now_s) / DAY_S).floor() as i64;
             let whose = format!("the certificate of {} at {}", in_words(labels), replica.id);
             let todo = "replace its files; they are read again by themselves";
             found.extend(graded(days, &whose).map(|finding| finding.of([&replica.id]).todo(todo)));
         }
     }
+}
+
+/// A certificate that nobody accepts yet: mostly a clock that is behind.
+fn begins_later(replica: &ReplicaFacts, labels: &str, now_s: f64) -> Option<Finding> {
+    let name = format!("grapevine_tls_certificate_begins_seconds{labels}");
+    let (_, begins_s) = replica.metrics.iter().find(|(of, _)| *of == name)?;
+    if *begins_s <= now_s {
+        return None;
+    }
+    let [begins, now] =
+        [*begins_s, now_s].map(|at| date(UNIX_EPOCH + Duration::from_secs(at as u64)));
+    let id = &replica.id;
+    let whose = in_words(labels);
+    let what = format!(
+        "the certificate of {whose} at {id} begins on {begins}, and the clock of {id} says {now}"
+    );
+    let todo = "set the clock of its machine; if that is right, replace its files: they are read again by themselves";
+    Some(Finding::problem("certificate", what).of([id]).todo(todo))
 }
 
 /// Changed files that it could not take into use: such as one that it may not read, or a list that has its own certificate

@@ -44,6 +44,21 @@ fn certificates_that_end_are_named() {
         "certificate",
         &["of listener at r2 ends in 3 days"],
     );
+    let begins = |facts: &mut ClusterFacts| {
+        listener(facts);
+        let series = "grapevine_tls_certificate_begins_seconds{files=\"listener\"}".to_owned();
+        let now_s = facts.replicas[1].about["now_ms"].as_f64().expect("a time") / 1e3;
+        facts.replicas[1].metrics.push((series, now_s + 7_200.0));
+    };
+    check(
+        begins,
+        Problem,
+        "certificate",
+        &[
+            "the certificate of listener at r2 begins on 2023-11-15 0:13:20.0 UTC, and the clock of r2 says",
+            "set the clock",
+        ],
+    );
 }
 
 #[test]
