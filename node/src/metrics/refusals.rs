@@ -13,7 +13,7 @@ const LIMITS: [&str; 22] = [
     "body_bytes_total",
     "body_progress",
     "connections",
-    "connections_busy",
+    CONNECTIONS_BUSY,
     "connections_per_address",
     "first_byte",
     "header",
@@ -31,6 +31,9 @@ const LIMITS: [&str; 22] = [
     "write_stall",
 ];
 
+/// Requests that were refused because all connections were busy: nothing else is known of them, and they count in no
+/// series of requests.
+pub const CONNECTIONS_BUSY: &str = "connections_busy";
 /// A worker's own "not now".
 pub const BUSY: &str = "busy";
 /// Any other error of a worker that says that it failed.

@@ -13,6 +13,7 @@ use crate::api::error::{Dialect, ErrorKind};
 use crate::api::models::Catalog;
 use crate::api::{ApiError, Endpoint};
 use crate::http::{headers, request_id};
+use crate::metrics::refusals::CONNECTIONS_BUSY;
 use crate::readiness::AGAIN_AFTER_S;
 use crate::tenants::ApiKey;
 
@@ -59,7 +60,7 @@ impl Proxy {
         let error = ApiError::new(ErrorKind::Overloaded, message);
         let refusals = &self.dispatch.metrics.refusals;
         refusals.own_error(error.kind);
-        refusals.limit_reached("connections_busy");
+        refusals.limit_reached(CONNECTIONS_BUSY);
         if self.crowded.allows_line() {
             tracing::warn!(
                 "requests are turned away: all connections of clients are busy; more replicas, a greater \

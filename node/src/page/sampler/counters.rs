@@ -6,9 +6,10 @@ use prometheus_client::registry::Registry;
 
 use crate::all_metrics::AllMetrics;
 use crate::api::error::ErrorKind;
-use crate::metrics::refusals::{BUSY, FAILED};
+use crate::metrics::refusals::{BUSY, CONNECTIONS_BUSY, FAILED};
 use crate::metrics::snapshot::{Sample, samples};
 use crate::page::history::{Counted, OUTCOMES, VERDICTS};
+use crate::proxy::outcome::Outcome;
 
 /// Errors of the router's own that say "not now" to a client that did nothing wrong. That a tenant has used up what is
 /// its own is between the two.
@@ -39,6 +40,8 @@ impl Counters {
         registry.register("errors", "", metrics.refusals.errors.clone());
         let worker_errors = metrics.refusals.worker_errors.clone();
         registry.register("worker_errors", "", worker_errors);
+        let limits = metrics.refusals.limits_reached.clone();
+        registry.register("limits", "", limits);
         let agreement = &metrics.cluster.agreement_samples;
         registry.register("agreement", "", agreement.clone());
         Self(registry)
@@ -96,6 +99,11 @@ fn count(sample: &Sample<'_>, counted: &mut Counted) {
             let outcome = sample.label("outcome");
             return add(&OUTCOMES, outcome, value, &mut counted.outcomes);
         }
+        // They are among the errors, and no series of requests has them.
+        "limits_total" if sample.label("limit") == Some(CONNECTIONS_BUSY) => {
+            let outcome = Outcome::Error.as_str();
+            return add(&OUTCOMES, Some(outcome), value, &mut counted.outcomes);
+        }
         "agreement_total" => {
             let result = sample.label("result");
             return add(&VERDICTS, result, value, &mut counted.verdicts);
@@ -127,7 +135,6 @@ mod tests {
     use crate::api::Endpoint;
     use crate::metrics::AgreementLabels;
     use crate::page::history::buckets::Buckets;
-    use crate::proxy::outcome::Outcome;
 
     #[test]
     fn what_is_counted_is_read_whatever_models_are_called() {
@@ -179,6 +186,19 @@ mod tests {
         let spread = counted.first_token.spread_since(&Buckets::default());
         assert!((0.015..0.035).contains(&spread.p50), "{spread:?}");
         assert!(spread.p99 < 0.035, "{spread:?}");
+    }
+
+    /// As `of 5 requests 3 refused` counts both.
+    #[test]
+    fn whom_no_connection_was_left_for_is_a_request_that_was_refused() {
+        let metrics = AllMetrics::new();
+        let counters = Counters::of(&metrics);
+        metrics.refusals.own_error(ErrorKind::Overloaded);
+        metrics.refusals.limit_reached(CONNECTIONS_BUSY);
+        metrics.refusals.limit_reached("connections");
+        let counted = counters.read();
+        let ended: u64 = counted.outcomes.iter().sum();
+        assert_eq!((ended, counted.refused, counted.failed), (1, 1, 0));
     }
 
     #[test]
