@@ -103,13 +103,6 @@ impl View {
         self.registry
     }
 
-    /// The live replica that says that its data listener is at this `host:port`, spelled as it spells it.
-    pub fn replica_at(&self, authority: &str) -> Option<&ReplicaId> {
-        let mut there = self.replicas.iter();
-        let there = there.find(|replica| replica.live && replica.http == authority);
-        there.map(|replica| &replica.id)
-    }
-
     /// Whether this replica is seen as alive.
     pub(crate) fn is_live(&self, replica: &ReplicaId) -> bool {
         let at = self

@@ -46,11 +46,13 @@ async fn a_replica_is_no_worker_of_itself() {
     let house = House::of(Plan::default(), vec![quick()]).await;
     house.until_ready().await;
     let admin = house.cluster.replicas[0].admin();
-    let own = format!("http://{}", house.data());
-    let answer = http1::post(admin.0, "/workers", &json!({ "url": own })).await;
-    assert_eq!(answer.head.status, 400, "{}", answer.text());
-    let why = "is the data port of the replica r1";
-    assert!(answer.text().contains(why), "{}", answer.text());
+    for (own, port) in [(house.data(), "data port"), (admin.0, "admin port")] {
+        let own = json!({ "url": format!("http://{own}") });
+        let answer = http1::post(admin.0, "/workers", &own).await;
+        assert_eq!(answer.head.status, 400, "{}", answer.text());
+        let why = format!("is the {port} of the replica r1");
+        assert!(answer.text().contains(&why), "{}", answer.text());
+    }
     add(admin, "itself", &spelled_otherwise(&house), "unhealthy").await;
     for number in 0..20 {
         let text = format!("prompt {number}");

@@ -35,6 +35,9 @@ pub struct Configured {
     seeds: Vec<String>,
     /// Whether it listens to what workers say of their caches.
     kv_events: bool,
+    /// Where others reach the metrics port, as configured; none where it has none, or takes a free one.
+    #[serde(skip)]
+    pub(super) metrics_at: Option<String>,
     /// The `[[model]]` sections: part of `GET /cluster`.
     #[serde(skip)]
     pub(super) models: Vec<ModelView>,
@@ -98,6 +101,7 @@ impl Configured {
                 .map(ToString::to_string)
                 .collect(),
             kv_events: config.kv_events.enabled,
+            metrics_at: config.metrics_at(),
             models: config.model.iter().map(ModelView::of).collect(),
         }
     }

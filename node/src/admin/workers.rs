@@ -18,7 +18,7 @@ use super::wanted::{New, Wanted, WantedState, wrong_worker};
 use super::{Admin, body};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
-use crate::cluster::refuse_replica;
+use crate::cluster::{refuse_own_metrics, refuse_replica};
 use crate::shown::difference;
 use crate::upstream::address::Address;
 use crate::warmup::WARMED_TOGETHER_MAX;
@@ -277,7 +277,10 @@ impl Admin {
         if !known {
             let allowed = self.connector.allow().host(spec.url().host());
             allowed.map_err(|error| wrong_url(&error))?;
-            refuse_replica(&view, &spec).map_err(|error| wrong_url(&error))?;
+            let metrics = self.configured.now().metrics_at.clone();
+            refuse_replica(&view, &spec)
+                .and_then(|()| refuse_own_metrics(self.agent.replica(), metrics.as_deref(), &spec))
+                .map_err(|error| wrong_url(&error))?;
         }
         if warm_up {
             let mut raw = spec.to_raw();

@@ -6,7 +6,6 @@
 
 pub mod agreement;
 mod cache_view;
-mod data_port;
 mod fleet;
 mod hearing;
 mod liveness;
@@ -22,6 +21,7 @@ mod prospective_ring;
 pub mod quarantine;
 mod rates;
 mod registrations;
+mod replica_ports;
 mod served;
 mod standing;
 #[cfg(test)]
@@ -45,7 +45,6 @@ use tokio::time::{Instant, timeout};
 
 use self::agreement::Samples;
 pub use self::cache_view::{CacheView, RecordedPlacement};
-pub use self::data_port::refuse_replica;
 pub use self::fleet::Fleet;
 use self::fleet::assemble;
 #[cfg(test)]
@@ -58,6 +57,7 @@ pub use self::peer_state::{OwnUse, PeerStateTask, Sightings};
 pub use self::place::Placed;
 pub use self::pool::{Halves, Pool, PoolMember, shortest_pause};
 use self::rates::Rates;
+pub use self::replica_ports::{refuse_own_metrics, refuse_replica};
 pub use self::served::ServedModels;
 use crate::config::{BreakerConfig, HealthConfig};
 use crate::kv_events::Caches;

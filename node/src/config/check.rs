@@ -328,8 +328,19 @@ fn cors(config: &Config, checks: &mut Checks<'_>) {
 
 const KEY_TWICE: &str = "the key is given twice; keep api_key or api_key_file";
 
-const OWN_PORT: &str =
-    "is the data port of this replica, not a worker: give the address of an engine";
+/// The ports of this replica, as far as they are fixed: where others reach each, and its name.
+fn own_ports(config: &Config) -> Vec<(String, &'static str)> {
+    let fixed = |host, port, name| {
+        (port != 0).then(|| (config.reached_at(SocketAddr::new(host, port)), name))
+    };
+    let (listen, admin) = (&config.listen, &config.admin);
+    let ports = [
+        fixed(listen.host, listen.port, "data port"),
+        fixed(admin.host, admin.port, "admin port"),
+        config.metrics_at().map(|at| (at, "metrics port")),
+    ];
+    ports.into_iter().flatten().collect()
+}
 
 fn workers(config: &Config, checks: &mut Checks<'_>) {
     for (table, worker) in checks.raw.workers.iter().zip(&config.worker) {
@@ -339,8 +350,7 @@ fn workers(config: &Config, checks: &mut Checks<'_>) {
         }
     }
     let allow = Allow::new(config.workers.allow.clone());
-    let own = SocketAddr::new(config.listen.host, config.listen.port);
-    let own = (own.port() != 0).then(|| config.reached_at(own));
+    let own = own_ports(config);
     let mut seen = BTreeSet::new();
     // The list begins with the `[[worker]]` sections, in their order; the lists of `[workers]` follow.
     for (index, worker) in config.worker.iter().enumerate() {
@@ -354,12 +364,14 @@ fn workers(config: &Config, checks: &mut Checks<'_>) {
             Ok((id, spec)) => {
                 seen.insert(id);
                 let url = spec.url();
-                match allow.host(url.host()) {
-                    Ok(()) if own.as_deref() == Some(url.authority()) => {
-                        format!("{} {OWN_PORT}", worker.url)
-                    }
-                    Ok(()) => continue,
-                    Err(refused) => refused.to_string(),
+                let port = own.iter().find(|(at, _)| at == url.authority());
+                match (allow.host(url.host()), port) {
+                    (Err(refused), _) => refused.to_string(),
+                    (Ok(()), None) => continue,
+                    (Ok(()), Some((_, port))) => format!(
+                        "{} is the {port} of this replica, not a worker: give the address of an engine",
+                        worker.url
+                    ),
                 }
             }
             Err(first) => {

@@ -280,6 +280,14 @@ impl Config {
         )
     }
 
+    /// Where others reach the metrics port; none where it has none, or takes a free one.
+    #[must_use]
+    pub fn metrics_at(&self) -> Option<String> {
+        let metrics = &self.metrics;
+        let is_fixed = metrics.enabled && metrics.port != 0;
+        is_fixed.then(|| self.reached_at(SocketAddr::new(metrics.host, metrics.port)))
+    }
+
     /// The settings as far as they could be read, and every mistake in them, each with its place. A value that could not
     /// be read has its default.
     #[must_use]

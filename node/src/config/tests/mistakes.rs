@@ -308,6 +308,16 @@ fn sections_must_fit_together() {
         "g.toml:3:1: worker: http://127.0.0.1:8000 is the data port of this replica, not a worker: give the address of an \
          engine",
     );
+    for (section, port) in [("admin", "admin port"), ("metrics", "metrics port")] {
+        let expected = format!(
+            "g.toml:3:1: worker: http://127.0.0.1:8000 is the {port} of this replica, not a worker: give the address of an \
+             engine"
+        );
+        check(
+            &format!("[{section}]\nport = 8000\n[[worker]]\nurl = \"http://127.0.0.1:8000\""),
+            &expected,
+        );
+    }
     check(
         "[listen]\nport = 8000\n[admin]\nport = 8000",
         "g.toml:4:8: admin.port: 8000 is the port of [listen], too",
