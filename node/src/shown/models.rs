@@ -48,6 +48,23 @@ pub fn unserved(cluster: &Value, workers: &[Value], is_usable: IsUsable) -> Vec<
         .collect()
 }
 
+/// Whether a name that is not served has workers that would serve it: all of them are drained, and one at least is in no
+/// trouble, as `is_well` says.
+pub fn is_drained(name: &str, cluster: &Value, workers: &[Value], is_well: IsUsable) -> bool {
+    let is_it = |(of, targets): &(&str, Vec<&str>)| clean(of) == name && !targets.is_empty();
+    let alias = configured(cluster).find(is_it);
+    let is_meant = |model: &str| match &alias {
+        Some((_, targets)) => targets.contains(&model),
+        None => clean(model) == name,
+    };
+    let serves = |worker: &&Value| {
+        let mut models = rows(worker, "models").iter().filter_map(Value::as_str);
+        worker["role"] != "prefill" && models.any(is_meant)
+    };
+    let all = || workers.iter().filter(serves);
+    all().all(|worker| worker["drained"] == true) && all().any(is_well)
+}
+
 /// Models and aliases of which every usable worker asked to be left alone, with the seconds until the first may be asked.
 pub fn paused(cluster: &Value, workers: &[Value], is_usable: IsUsable) -> Vec<(String, u64)> {
     let mut left: BTreeMap<&str, u64> = BTreeMap::new();
@@ -140,6 +157,25 @@ mod tests {
         assert_eq!(askable(&rings, &cluster), ["a", "b", "chat"]);
         // A release that does not tell.
         assert_eq!(askable(&rings, &Value::Null), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_model_is_drained_while_an_administrator_drains_each_of_its_workers() {
+        let of = |model: &str, drained: bool, verdict: &str, role: &str| json!({ "models": [model], "drained": drained, "verdict": verdict, "role": role });
+        let cluster = json!({ "models": [{ "name": "chat", "targets": ["a", "gone"] }] });
+        let is_well: IsUsable = |worker| worker["verdict"] == "good";
+        let mut workers = vec![
+            of("a", true, "good", "any"),
+            of("a", true, "stalled", "any"),
+            of("a", false, "good", "prefill"),
+            of("b", true, "stalled", "any"),
+        ];
+        let told = |workers: &[Value]| {
+            ["a", "chat", "b", "gone"].map(|name| is_drained(name, &cluster, workers, is_well))
+        };
+        assert_eq!(told(&workers), [true, true, false, false]);
+        workers.push(of("a", false, "stalled", "any"));
+        assert_eq!(told(&workers), [false; 4], "one is to be mended");
     }
 
     #[test]

@@ -1,13 +1,27 @@
 //! Models that clients may ask for, and for which no worker is there.
 
+use serde_json::Value;
+
 use crate::cli::doctor::facts::ClusterFacts;
 use crate::cli::doctor::finding::{Finding, count, named};
-use crate::shown::models::{passed_over, paused, unserved};
+use crate::shown::models::{is_drained, passed_over, paused, unserved};
 use crate::shown::seconds;
-use crate::shown::trouble::{PAUSED, is_usable};
+use crate::shown::trouble::{PAUSED, is_usable, worker_trouble};
 
 pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
     let models = unserved(&facts.cluster, &facts.workers, is_usable);
+    let is_well = |worker: &Value| worker_trouble(worker).is_none();
+    let is_drained = |name: &String| is_drained(name, &facts.cluster, &facts.workers, is_well);
+    let (drained, models): (Vec<String>, Vec<String>) = models.into_iter().partition(is_drained);
+    if !drained.is_empty() {
+        let what = format!(
+            "no usable worker for {}, since those that serve such a model are drained, and requests for it get 404 or 503: {}",
+            count(drained.len(), "model"),
+            named(&drained)
+        );
+        let todo = "grapevine workers activate URL of one of them serves it again; or start another worker for it";
+        found.push(Finding::problem("models", what).of(drained).todo(todo));
+    }
     if !models.is_empty() {
         let what = format!(
             "no usable worker for {}: {}; requests for such a model get 404 or 503, or go to a worker in trouble",

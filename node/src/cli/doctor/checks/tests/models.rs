@@ -28,6 +28,26 @@ fn models_without_a_worker_are_named() {
 }
 
 #[test]
+fn a_model_whose_workers_are_drained_is_served_once_one_is_active() {
+    let mut facts = well();
+    for id in ["http://c:1", "http://d:1"] {
+        let mut worker = facts.workers[0].clone();
+        (worker["id"], worker["models"]) = (id.into(), json!(["n"]));
+        (worker["drained"], worker["state"]) = (true.into(), "draining".into());
+        facts.workers.push(worker);
+    }
+    let text = format!("{:?}", found(facts));
+    for part in [
+        "no usable worker for 1 model, since those that serve such a model are drained",
+        "503: n",
+        "grapevine workers activate URL of one of them serves it again",
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(!text.contains("start a worker that serves it"), "{text}");
+}
+
+#[test]
 fn models_whose_workers_all_asked_to_be_left_alone_are_named() {
     let mut of_one = well();
     of_one.workers[0]["paused_s"] = 90.into();
