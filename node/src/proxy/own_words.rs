@@ -62,6 +62,20 @@ pub(super) fn no_worker(why: NoWorker, model: &str) -> ApiError {
     ApiError::new(ErrorKind::NoWorker, message)
 }
 
+/// The same of a request that one worker alone can take.
+pub(super) fn no_holder(why: NoWorker) -> ApiError {
+    let why = match why {
+        NoWorker::Draining => "it is draining, and takes nothing new",
+        NoWorker::Full => {
+            "it is at its limit of requests in flight, or asked to be left alone for a while"
+        }
+        NoWorker::Empty | NoWorker::Tried | NoWorker::Unhealthy => "it is gone, or does not answer",
+    };
+    let message =
+        format!("the worker that holds the response of this request cannot be used: {why}");
+    ApiError::new(ErrorKind::NoWorker, message)
+}
+
 /// The same for a model that is not there and for one that the client may not know of.
 pub(super) fn no_such_model(asked: &str) -> ApiError {
     let asked = shortened(asked);

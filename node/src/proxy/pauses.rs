@@ -19,6 +19,8 @@ pub(super) struct Reach {
     but_prefill: Option<Vec<usize>>,
     /// One worker is to have all of it, although the model's requests may go to pairs.
     undivided: bool,
+    /// One worker alone has what the request is about.
+    held: bool,
 }
 
 impl From<&Arc<Pool>> for Reach {
@@ -45,7 +47,19 @@ impl Reach {
             but,
             but_prefill: None,
             undivided: false,
+            held: false,
         }
+    }
+
+    /// The one worker that is left has what the request is about.
+    pub(super) fn of_holder(mut self) -> Self {
+        self.held = true;
+        self
+    }
+
+    /// No other worker would do.
+    pub(super) fn is_held(&self) -> bool {
+        self.held
     }
 
     /// One worker is to have all of it.

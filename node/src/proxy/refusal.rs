@@ -25,7 +25,7 @@ use http::{HeaderValue, Response, StatusCode, header, response};
 use hyper::ext::ReasonPhrase;
 
 use super::outcome::Outcome;
-use super::own_words::{condemned, no_worker, out_of_time, quarantined};
+use super::own_words::{condemned, no_holder, no_worker, out_of_time, quarantined};
 use super::pauses::Reach;
 use super::record::Record;
 use super::response::ResponseBody;
@@ -82,6 +82,7 @@ impl Refusal {
             Exhausted::Condemned | Exhausted::Quarantined(_) => false,
         };
         let word = match exhausted {
+            Exhausted::Unplaced(nobody) if reach.is_held() => Word::own(no_holder(nobody)),
             Exhausted::Unplaced(nobody) => Word::own(no_worker(nobody, reach.model())),
             Exhausted::TurnedAway(error) => Word::own(error),
             Exhausted::Failed(failure) => word_of(failure),
@@ -305,6 +306,20 @@ mod tests {
         let message = error.message.to_string();
         assert!(message.contains("the model `m`"), "{message}");
         assert!(message.contains("every worker is draining"), "{message}");
+
+        let held = Refusal::of(
+            Exhausted::Unplaced(NoWorker::Draining),
+            pool(&["a"]).of_holder(),
+        );
+        let Word::Own(error, _) = held.word else {
+            panic!("a word of a worker");
+        };
+        let message = error.message.to_string();
+        assert!(
+            message.contains("the worker that holds the response"),
+            "{message}"
+        );
+        assert!(message.contains("it is draining"), "{message}");
     }
 
     #[tokio::test]

@@ -65,6 +65,15 @@ impl End {
         Self::Panicked,
     ];
 
+    /// Of one that was sent all that was planned. A worker that takes prompts and answers none is no better than one that
+    /// does not answer.
+    fn of_all(progress: Progress) -> Self {
+        match progress.failed > 0 && progress.warmed + progress.held == 0 {
+            true => Self::Unhealthy,
+            false => Self::Complete,
+        }
+    }
+
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -228,7 +237,7 @@ impl WarmUps {
                 sent.spawn(self.send(&worker, next, by));
             }
             let Some(result) = sent.join_next().await else {
-                return End::Complete;
+                return self.progress(id).map_or(End::Complete, End::of_all);
             };
             let result = match result {
                 Ok((Ok(()), done)) => {
@@ -425,5 +434,23 @@ mod tests {
             progress.count(result);
         }
         assert_eq!((progress.warmed, progress.failed), (1, 2));
+    }
+
+    #[test]
+    fn a_worker_that_answered_none_of_its_prompts_is_not_warm() {
+        for (warmed, held, failed, end) in [
+            (0, 0, 2, End::Unhealthy),
+            (1, 0, 2, End::Complete),
+            (0, 1, 2, End::Complete),
+            (0, 0, 0, End::Complete),
+        ] {
+            let progress = Progress {
+                warmed,
+                held,
+                failed,
+                ..Progress::default()
+            };
+            assert_eq!(End::of_all(progress), end, "{progress:?}");
+        }
     }
 }

@@ -19,7 +19,7 @@ pub struct BalancerArgs {
     #[arg(long, default_value_t = 8080)]
     port: u16,
     /// Backends as HOST:PORT
-    #[arg(long = "backend", required = true, num_args = 1.., value_delimiter = ',')]
+    #[arg(long = "backend", required = true, num_args = 1.., value_delimiter = ',', value_parser = backend)]
     backends: Vec<String>,
     /// Which backend gets a connection
     #[arg(long, value_enum, default_value = "round-robin")]
@@ -63,6 +63,19 @@ impl BalancerArgs {
     }
 }
 
+/// HOST:PORT.
+fn backend(text: &str) -> Result<String, String> {
+    let (host, port) = text.rsplit_once(':').ok_or("is no HOST:PORT")?;
+    let is_bracketed = host.starts_with('[') && host.ends_with(']');
+    if host.is_empty()
+        || host.contains(':') && !is_bracketed
+        || !matches!(port.parse(), Ok(1..=u16::MAX))
+    {
+        return Err("is no HOST:PORT".into());
+    }
+    Ok(text.to_owned())
+}
+
 /// A time above 0.
 fn pause(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
@@ -92,6 +105,16 @@ mod tests {
         };
         assert_eq!(connections("1").expect("one"), 1);
         assert!(connections("0").is_err());
+    }
+
+    #[test]
+    fn a_backend_has_a_host_and_a_port() {
+        for good in ["a:1", "127.0.0.1:30000", "[::1]:80", "r1.example.org:30000"] {
+            assert_eq!(backend(good).as_deref(), Ok(good));
+        }
+        for wrong in ["", "foo", "a:b:c", ":1", "a:", "a:0", "a:70000", "::1"] {
+            assert!(backend(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -143,10 +143,11 @@ impl ChaosArgs {
                 }
             }
         };
-        Ok(if held {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
+        Ok(match held {
+            // What was seen of it held.
+            true if stop.is_cancelled() => ExitCode::from(130),
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
         })
     }
 }

@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::chaos::scenario::Scenario;
 
-/// Runs the scenarios one after the other until a stop. One that cannot be run does not keep the others from it; the
-/// names of those are returned.
+/// Runs the scenarios one after the other until a stop. One that cannot be run does not keep the others from it. Returned
+/// are the names of those that were not run: of these, and of what would have come behind a stop.
 pub(super) async fn in_turn(
     scenarios: &[&'static Scenario],
     stop: &CancellationToken,
@@ -18,7 +18,8 @@ pub(super) async fn in_turn(
     let mut not_run = Vec::new();
     for scenario in scenarios {
         if stop.is_cancelled() {
-            break;
+            not_run.push(scenario.name);
+            continue;
         }
         eprintln!("== {}: {}", scenario.name, scenario.title);
         if let Err(error) = run(scenario).await {
@@ -65,7 +66,7 @@ mod tests {
             stop.cancel();
             Ok(())
         });
-        assert_eq!(not_run.await, ["clock"]);
+        assert_eq!(not_run.await, ["clock", "scale"]);
         assert_eq!(begun, ["clock", "lossy"], "until it is stopped");
     }
 

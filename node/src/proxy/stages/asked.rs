@@ -92,7 +92,11 @@ impl Asked {
             None => self.query.other_ranks(pool),
         };
         but.extend_from_slice(tried);
-        Reach::new(Arc::clone(pool), but)
+        let reach = Reach::new(Arc::clone(pool), but);
+        match self.query.holder {
+            Some(_) => reach.of_holder(),
+            None => reach,
+        }
     }
 
     /// Where the model's workers are.
