@@ -127,6 +127,15 @@ impl VirtualArgs {
             self.device_tokens >= 16_384,
             "--device-tokens must hold one prompt"
         );
+        let writes = self.csv.is_some() || self.svg.is_some();
+        anyhow::ensure!(
+            !writes || rate.is_none(),
+            "--csv and --svg are of runs that search the rate: leave --rate out"
+        );
+        anyhow::ensure!(
+            !self.split.is_wanted() || rate.is_none() && !writes,
+            "halves are run at --loads and written by --split-json: leave --rate, --csv and --svg out"
+        );
         let workloads = self.workloads(traces, requests, copies)?;
         if self.split.is_wanted() {
             let replicas = self.replicas.first().copied().unwrap_or(1);
@@ -366,4 +375,32 @@ fn at_rate(workloads: &[Workload], settings: &[Setting], rate: f64) -> anyhow::R
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: VirtualArgs,
+    }
+
+    #[test]
+    fn a_file_that_would_not_be_written_is_refused() {
+        let run = |words: &str, rate| {
+            let line = format!("replay --virtual {words}");
+            let line = Line::try_parse_from(line.split_whitespace()).expect("a command line");
+            let refused = line.args.run(&[], Some(1), 1, rate).expect_err(words);
+            refused.to_string()
+        };
+        assert!(run("--csv x.csv", Some(2.0)).contains("leave --rate out"));
+        assert!(run("--svg x.svg", Some(2.0)).contains("leave --rate out"));
+        let halves = "--prefill-workers 2 --decode-workers 2";
+        assert!(run(halves, Some(2.0)).contains("--split-json"));
+        assert!(run(&format!("{halves} --csv x.csv"), None).contains("--split-json"));
+    }
 }
