@@ -12,7 +12,7 @@ use super::wanted::{New, Wanted};
 use super::workers::wrong_change;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
-use crate::discovery::{LEASE_SOURCE, LeaseError, Renewer, SourceView};
+use crate::discovery::{LEASE_SOURCE, LeaseError, PROCESS_BYTES_MAX, Renewer, SourceView};
 use crate::tenants::bearer;
 
 /// A lease that was renewed.
@@ -51,6 +51,25 @@ pub(super) fn wrong_credential() -> ApiError {
         "the credential is not that of this worker: it is good for one id, and for the secret (leases.secret) that it was \
          made with; a replica without a secret knows none",
     )
+}
+
+/// Name and number of whoever renews, where it says them. One that was left out in silence would have two callers pass
+/// for one.
+fn renewer(query: &Query<'_>) -> Result<(Option<String>, Option<u64>), ApiError> {
+    let process = query.value("process");
+    if let Some(name) = &process
+        && name.len() > PROCESS_BYTES_MAX
+    {
+        let bytes = name.len();
+        let message = format!("process has {bytes} bytes; it has {PROCESS_BYTES_MAX} at most");
+        return Err(ApiError::invalid("process", message));
+    }
+    let number = query.value("number").map(|number| number.parse());
+    let number = number.transpose().map_err(|_| {
+        let message = "number is a whole number that counts the caller's requests, as number=1";
+        ApiError::invalid("number", message)
+    })?;
+    Ok((process, number))
 }
 
 impl Admin {
@@ -92,11 +111,8 @@ impl Admin {
         }
         let (id, spec) = self.prepared(Some(id.to_owned()), raw, false)?;
         self.may_have(&id, &labels)?;
-        let process = query.value("process");
-        let by = process.as_deref().map(|name| Renewer {
-            name,
-            number: query.value("number").and_then(|number| number.parse().ok()),
-        });
+        let (process, number) = renewer(query)?;
+        let by = process.as_deref().map(|name| Renewer { name, number });
         let renewed = self.leases.renew(&id, spec, labels, by);
         renewed
             .await
@@ -137,5 +153,25 @@ impl Admin {
         let sources = self.agent.sources_of(id).into_iter();
         let names = sources.map(|source| source.to_string());
         names.filter(|name| name != LEASE_SOURCE).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_that_cannot_be_told_apart_is_told_so() {
+        let read = |text: &str| renewer(&Query(text)).map_err(|error| error.message.into_owned());
+        assert_eq!(read(""), Ok((None, None)));
+        let longest = "p".repeat(PROCESS_BYTES_MAX);
+        let both = Ok((Some(longest.clone()), Some(7)));
+        assert_eq!(read(&format!("process={longest}&number=7")), both);
+        let too_long = read(&format!("process={longest}p")).expect_err("too long");
+        assert_eq!(too_long, "process has 65 bytes; it has 64 at most");
+        for wrong in ["abc", "", "-1", "1.5", "18446744073709551616"] {
+            let error = read(&format!("process=p&number={wrong}")).expect_err(wrong);
+            assert!(error.starts_with("number is "), "{error}");
+        }
     }
 }

@@ -25,5 +25,5 @@ pub use metrics::DiscoveryMetrics;
 pub use pings::{
     LeaseRegistrar, NotRegistered, PingMetrics, Pings, Register, SOURCE as PING_SOURCE,
 };
-pub use processes::Renewer;
+pub use processes::{NAME_BYTES_MAX as PROCESS_BYTES_MAX, Renewer};
 pub use unwatched::name_unwatched;

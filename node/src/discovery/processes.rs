@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Longest name of a process, in bytes; a longer one is taken for none.
-pub(super) const NAME_BYTES_MAX: usize = 64;
+/// Longest name of a process, in bytes. The admin port refuses a longer one.
+pub const NAME_BYTES_MAX: usize = 64;
 
 /// Who renews a lease, as it says itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Renewer<'a> {
-    /// A name that no other process has.
+    /// A name that no other process has, of [`NAME_BYTES_MAX`] at most.
     pub name: &'a str,
     /// How many renewals it sent before, wherever; none if it does not count.
     pub number: Option<u64>,

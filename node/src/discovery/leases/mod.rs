@@ -27,7 +27,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use self::heard::{Due, Heard, answers_for};
 use super::board::Board;
 use super::metrics::DiscoveryMetrics;
-use super::processes::{NAME_BYTES_MAX, Processes, Renewer};
+use super::processes::{Processes, Renewer};
 use super::sightings;
 use crate::config::LeaseConfig;
 use crate::live::Live;
@@ -111,7 +111,7 @@ impl Leases {
         let label = if result.is_ok() { "renewed" } else { "failed" };
         self.count(label);
         if result.is_ok()
-            && let Some(by) = by.filter(|by| by.name.len() <= NAME_BYTES_MAX)
+            && let Some(by) = by
         {
             self.renewed_by(id, by, is_elsewhere);
         }
