@@ -14,6 +14,7 @@ mod codings;
 mod cors;
 mod crowding;
 mod deaths;
+mod discovered;
 mod doors;
 mod endpoints;
 mod environment;

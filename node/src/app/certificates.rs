@@ -61,6 +61,7 @@ pub(crate) fn reach_parts(config: &Config, handshake_within: Live<Duration>) -> 
         each: config.worker.clone(),
         handshake_within,
         check_within: config.health.timeout,
+        dns: config.dns.clone(),
     }
 }
 

@@ -52,6 +52,9 @@ section! {
         /// Workers speak TLS.
         https: bool = false;
         /// Servers to ask, as `address:port`. Empty: those of the system.
+        ///
+        /// Those that are set are also asked first for the host of every worker, when a connection to it is made: the
+        /// targets of SRV records stand in their zone. What they do not know is asked of the system.
         servers: Vec<SocketAddr> = Vec::new();
         /// How long a server may take to answer.
         timeout: Duration = secs(5), in secs(1)..=secs(30);

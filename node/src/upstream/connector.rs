@@ -13,19 +13,19 @@ use grapevine_gossip::identity::Term;
 use grapevine_gossip::worker::WorkerUrl;
 use http::{HeaderMap, HeaderValue, Version, header};
 use reqwest::Method;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use rustls::ClientConfig;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::address::Address;
+use super::hosts::{Hosts, Resolver};
 use super::keys::Keys;
 use super::tls::{WorkerIo, WorkerTlsFiles, believes_nobody, offering_http2};
 use crate::config::allow::Allow;
-use crate::config::{WorkerConfig, WorkerHttp2, WorkersConfig};
+use crate::config::{DnsConfig, WorkerConfig, WorkerHttp2, WorkersConfig};
 use crate::http::hops;
 use crate::live::Live;
 use crate::log_limit::LogLimit;
@@ -48,6 +48,8 @@ pub struct ConnectorParts {
     pub handshake_within: Live<Duration>,
     /// Longest exchange of a check.
     pub check_within: Duration,
+    /// The name servers that are set, which know the targets of SRV records.
+    pub dns: DnsConfig,
 }
 
 /// See the module.
@@ -58,7 +60,7 @@ pub struct Connector {
     each: ArcSwap<Vec<WorkerConfig>>,
     /// What holds for all of them, as it was read last.
     all: ArcSwap<WorkersConfig>,
-    allow: Arc<Allow>,
+    hosts: Arc<Hosts>,
     keys: ArcSwap<Keys>,
     /// For checks of plain workers.
     plain: reqwest::Client,
@@ -91,19 +93,20 @@ impl Connector {
     /// A file cannot be used.
     pub fn load(parts: ConnectorParts) -> Result<Self, FileError> {
         let files = WorkerTlsFiles::of(&parts.workers);
-        let allow = Arc::new(Allow::new(parts.workers.allow.clone()));
+        let allow = Allow::new(parts.workers.allow.clone());
+        let hosts = Arc::new(Hosts::new(allow, &parts.dns));
         let secure = if files.paths().is_empty() {
             None
         } else {
-            Some(Arc::new(Secure::load(&files, &allow, parts.check_within)?))
+            Some(Arc::new(Secure::load(&files, &hosts, parts.check_within)?))
         };
         Ok(Self {
             keys: ArcSwap::from_pointee(Keys::load(&parts.workers, &parts.each)?),
             each: ArcSwap::from_pointee(parts.each.clone()),
             all: ArcSwap::from_pointee(parts.workers.clone()),
-            plain: control_client(believes_nobody(), &allow, parts.check_within),
+            plain: control_client(believes_nobody(), &hosts, parts.check_within),
             parts,
-            allow,
+            hosts,
             files,
             secure: ArcSwapOption::from(secure),
             reading: Mutex::default(),
@@ -167,7 +170,7 @@ impl Connector {
     }
 
     fn reload_tls(&self) -> Result<Option<Term>, FileError> {
-        let secure = Secure::load(&self.files, &self.allow, self.parts.check_within)?;
+        let secure = Secure::load(&self.files, &self.hosts, self.parts.check_within)?;
         let term = secure.term;
         self.secure.store(Some(Arc::new(secure)));
         Ok(term)
@@ -175,7 +178,7 @@ impl Connector {
 
     /// Where workers may be.
     pub fn allow(&self) -> &Allow {
-        &self.allow
+        self.hosts.allow()
     }
 
     /// What to send to a worker as `Authorization`, in place of the client's.
@@ -238,7 +241,7 @@ impl Connector {
         within: Duration,
     ) -> io::Result<TcpStream> {
         let refused = |error| io::Error::new(io::ErrorKind::PermissionDenied, error);
-        self.allow.host(host).map_err(refused)?;
+        self.allow().host(host).map_err(refused)?;
         let connected = timeout(within, self.connect_to(host, port));
         let stream = connected.await.map_err(late)??;
         stream.set_nodelay(true)?;
@@ -251,7 +254,7 @@ impl Connector {
     }
 
     async fn connect_to(&self, host: &str, port: u16) -> io::Result<TcpStream> {
-        let addresses = resolve(&self.allow, host, port).await?;
+        let addresses = self.hosts.resolve(host, port).await?;
         match addresses[..] {
             [address] => TcpStream::connect(address).await,
             _ => connect_to_first(addresses).await,
@@ -282,7 +285,7 @@ impl Connector {
         path: &str,
     ) -> anyhow::Result<reqwest::RequestBuilder> {
         let host = address.url.host();
-        self.allow.host(host)?;
+        self.allow().host(host)?;
         let bracketed = match host.contains(':') && !host.starts_with('[') {
             true => format!("[{host}]"),
             false => host.to_owned(),
@@ -301,7 +304,7 @@ impl Connector {
         path: &str,
     ) -> anyhow::Result<reqwest::RequestBuilder> {
         // An address needs no resolver, so reqwest would not ask.
-        self.allow.host(address.url.host())?;
+        self.allow().host(address.url.host())?;
         let client = match &address.server_name {
             None => self.plain.clone(),
             Some(_) => self.secure().await?.client.clone(),
@@ -321,9 +324,9 @@ impl Connector {
         if let Some(secure) = self.secure.load_full() {
             return Ok(secure);
         }
-        let (files, allow) = (self.files.clone(), Arc::clone(&self.allow));
+        let (files, hosts) = (self.files.clone(), Arc::clone(&self.hosts));
         let within = self.parts.check_within;
-        let read = spawn_blocking(move || Secure::load(&files, &allow, within));
+        let read = spawn_blocking(move || Secure::load(&files, &hosts, within));
         let secure = Arc::new(read.await?.map_err(io::Error::other)?);
         self.secure.store(Some(Arc::clone(&secure)));
         Ok(secure)
@@ -333,12 +336,12 @@ impl Connector {
 impl Secure {
     fn load(
         files: &WorkerTlsFiles,
-        allow: &Arc<Allow>,
+        hosts: &Arc<Hosts>,
         check_within: Duration,
     ) -> Result<Self, FileError> {
         let (tls, term) = files.load()?;
         Ok(Self {
-            client: control_client(tls.clone(), allow, check_within),
+            client: control_client(tls.clone(), hosts, check_within),
             tls_http2: Arc::new(offering_http2(&tls)),
             tls: Arc::new(tls),
             term,
@@ -347,7 +350,7 @@ impl Secure {
 }
 
 /// A client for checks: no proxy from the environment, no redirects to where a worker points.
-fn control_client(tls: ClientConfig, allow: &Arc<Allow>, within: Duration) -> reqwest::Client {
+fn control_client(tls: ClientConfig, hosts: &Arc<Hosts>, within: Duration) -> reqwest::Client {
     let mut headers = HeaderMap::new();
     hops::sign(&mut headers, Version::HTTP_11);
     reqwest::Client::builder()
@@ -358,34 +361,10 @@ fn control_client(tls: ClientConfig, allow: &Arc<Allow>, within: Duration) -> re
         .no_proxy()
         // vLLM closes idle connections after 5 s, and a worker that moved shall be left soon at its old address.
         .pool_idle_timeout(Duration::from_millis(1_500))
-        .dns_resolver(Resolver(Arc::clone(allow)))
+        .dns_resolver(Resolver(Arc::clone(hosts)))
         .tls_backend_preconfigured(tls)
         .build()
         .expect("its TLS is made, and it reads nothing from the system")
-}
-
-/// A name could not be resolved.
-#[derive(Debug, thiserror::Error)]
-#[error("its name has no address: {0}")]
-pub(super) struct NoAddress(io::Error);
-
-/// Addresses of a host that this replica may connect to.
-async fn resolve(allow: &Allow, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    let mut refused = None;
-    let mut permitted = Vec::new();
-    let found = lookup_host((host, port)).await;
-    for address in found.map_err(|error| io::Error::new(error.kind(), NoAddress(error)))? {
-        match allow.address(host, address.ip()) {
-            Ok(()) => permitted.push(address),
-            Err(error) => refused = Some(error),
-        }
-    }
-    match refused {
-        Some(error) if permitted.is_empty() => {
-            Err(io::Error::new(io::ErrorKind::PermissionDenied, error))
-        }
-        _ => Ok(permitted),
-    }
 }
 
 /// The first connection that comes about. An address that does not answer must not keep the others from being tried, so
@@ -415,21 +394,6 @@ async fn connect_to_first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
             Some(Ok(Err(error))) => last = Some(error),
             Some(Err(error)) => last = Some(error.into()),
         }
-    }
-}
-
-/// Gives reqwest only addresses that the rule permits.
-struct Resolver(Arc<Allow>);
-
-impl Resolve for Resolver {
-    fn resolve(&self, name: Name) -> Resolving {
-        let allow = Arc::clone(&self.0);
-        Box::pin(async move {
-            // Port 0: reqwest puts the URL's port in its place.
-            let addresses = resolve(&allow, name.as_str(), 0).await?;
-            let addresses: Addrs = Box::new(addresses.into_iter());
-            Ok(addresses)
-        })
     }
 }
 

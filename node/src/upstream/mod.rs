@@ -13,6 +13,7 @@ mod glance;
 pub mod head_count;
 pub mod health;
 pub mod health_metrics;
+mod hosts;
 pub mod in_flight;
 pub mod keys;
 pub mod kv_engine;

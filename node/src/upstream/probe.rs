@@ -15,8 +15,8 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use super::connector::NoAddress;
 use super::health::Probe;
+use super::hosts::NoAddress;
 use super::probe_parts::ProbeParts;
 use super::worker::Worker;
 use super::{token_probe, vigil, worker_facts};

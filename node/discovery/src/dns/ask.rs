@@ -20,7 +20,7 @@ use hickory_resolver::{Hosts, TokioResolver};
 use super::DnsSettings;
 use super::answer::{Answer, Service, at_addresses, at_services};
 use super::failure::{Failure, NO_NAME, failure};
-use super::name::{DnsName, candidates};
+use super::name::{DnsName, absolute, candidates};
 
 /// A way to ask. It holds no answers: how long those stand is decided by the source. What the system says of servers and
 /// hosts is as it was when this was made.
@@ -104,12 +104,7 @@ impl Asker {
                 Ok(Err(Failure::Blind(why))) => return Err(format!("{name}: {why}")),
                 Ok(Err(Failure::Empty)) => None,
                 Ok(Ok(records)) => Some(records),
-                Err(_) => {
-                    let within = settings.timeout.as_secs_f64();
-                    return Err(format!(
-                        "{name}: no answer within {within} s; check that the name server is up"
-                    ));
-                }
+                Err(_) => return Err(format!("{name}: {}", unanswered(settings.timeout))),
             };
             return answer(name, records.as_ref(), settings)
                 .map_err(|why| format!("{name}: {why}"));
@@ -118,22 +113,40 @@ impl Asker {
     }
 
     async fn records(&self, full: &Name, name: &DnsName) -> Result<Lookup, Failure> {
-        let lookup = |kind| async move {
-            let found = self.resolver.lookup(full.clone(), kind).await;
-            found.map_err(|error| failure(&error))
-        };
         match name {
-            DnsName::Service { .. } => lookup(RecordType::SRV).await,
-            DnsName::Addresses { .. }
-                if self.in_hosts(full, RecordType::AAAA) && !self.in_hosts(full, RecordType::A) =>
-            {
-                lookup(RecordType::AAAA).await
-            }
-            // IPv6 where there is no IPv4: a worker with both is one worker.
-            DnsName::Addresses { .. } => match lookup(RecordType::A).await {
-                Err(Failure::Empty) => lookup(RecordType::AAAA).await,
-                other => other,
-            },
+            DnsName::Service { .. } => self.lookup(full, RecordType::SRV).await,
+            DnsName::Addresses { .. } => self.addresses(full).await,
+        }
+    }
+
+    /// IPv6 where there is no IPv4: a worker with both is one worker.
+    async fn addresses(&self, full: &Name) -> Result<Lookup, Failure> {
+        if self.in_hosts(full, RecordType::AAAA) && !self.in_hosts(full, RecordType::A) {
+            return self.lookup(full, RecordType::AAAA).await;
+        }
+        match self.lookup(full, RecordType::A).await {
+            Err(Failure::Empty) => self.lookup(full, RecordType::AAAA).await,
+            other => other,
+        }
+    }
+
+    async fn lookup(&self, full: &Name, kind: RecordType) -> Result<Lookup, Failure> {
+        let found = self.resolver.lookup(full.clone(), kind).await;
+        found.map_err(|error| failure(&error))
+    }
+
+    /// The addresses of a host, whose name is searched for in no domain.
+    ///
+    /// # Errors
+    /// Why none is known, with what to check.
+    pub(super) async fn host(&self, host: &str, within: Duration) -> Result<Vec<IpAddr>, String> {
+        let full = absolute(host).ok_or("it is no name that can be asked for")?;
+        match tokio::time::timeout(within, self.addresses(&full)).await {
+            Ok(Ok(records)) => Ok(addresses(records.answers()).collect()),
+            Ok(Err(Failure::NoName)) => Err("there is no such name (NXDOMAIN)".to_owned()),
+            Ok(Err(Failure::Empty)) => Err("the name has no address".to_owned()),
+            Ok(Err(Failure::Blind(why))) => Err(why),
+            Err(_) => Err(unanswered(within)),
         }
     }
 }
@@ -165,6 +178,19 @@ fn name_server(server: SocketAddr) -> NameServerConfig {
     NameServerConfig::new(server.ip(), true, connections.to_vec())
 }
 
+fn unanswered(within: Duration) -> String {
+    let within = within.as_secs_f64();
+    format!("no answer within {within} s; check that the name server is up")
+}
+
+fn addresses(records: &[Record]) -> impl Iterator<Item = IpAddr> {
+    records.iter().filter_map(|record| match &record.data {
+        RData::A(address) => Some(IpAddr::V4(address.0)),
+        RData::AAAA(address) => Some(IpAddr::V6(address.0)),
+        _ => None,
+    })
+}
+
 fn answer(
     name: &DnsName,
     records: Option<&Lookup>,
@@ -172,14 +198,7 @@ fn answer(
 ) -> Result<Answer, String> {
     let records = records.map_or(&[][..], Lookup::answers);
     let listed = match name {
-        DnsName::Addresses { port, .. } => {
-            let addresses = records.iter().filter_map(|record| match &record.data {
-                RData::A(address) => Some(IpAddr::V4(address.0)),
-                RData::AAAA(address) => Some(IpAddr::V6(address.0)),
-                _ => None,
-            });
-            at_addresses(addresses, *port, settings.scheme)
-        }
+        DnsName::Addresses { port, .. } => at_addresses(addresses(records), *port, settings.scheme),
         DnsName::Service { .. } => {
             let services = records.iter().filter_map(|record| match &record.data {
                 RData::SRV(service) => Some(Service {

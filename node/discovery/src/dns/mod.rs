@@ -3,8 +3,8 @@
 //! Names are looked up again when the shortest of their TTLs is over. If one of them has no answer, the whole source
 //! reports the failure and keeps its last picture: a picture without the workers of one name would have them removed.
 //!
-//! Does not decide what becomes of workers that are gone from DNS (`rule/`), and resolves no targets of SRV records:
-//! those are names in the workers' URLs.
+//! Does not decide what becomes of workers that are gone from DNS (`rule/`), and resolves no targets of SRV records by
+//! itself: those are names in the workers' URLs, and whoever connects to one asks for its [`addresses`].
 
 mod answer;
 mod ask;
@@ -14,7 +14,7 @@ mod name;
 mod tests;
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -107,6 +107,15 @@ impl DnsSettings {
     fn stands(&self, ttl: Duration) -> Duration {
         ttl.min(self.ttl_max).max(self.ttl_min)
     }
+}
+
+/// The addresses that `host` has now, by the name servers of `settings`.
+///
+/// # Errors
+/// Why none is known, with what to check.
+pub async fn addresses(settings: &DnsSettings, host: &str) -> Result<Vec<IpAddr>, String> {
+    let asker = Asker::new(settings)?;
+    asker.host(host, settings.timeout).await
 }
 
 /// Reports the workers of the names to `feed` until nobody reads it.

@@ -108,7 +108,8 @@ pub(super) fn candidates(name: &str, search: &[Name], ndots: usize) -> Vec<Name>
     names
 }
 
-fn absolute(name: &str) -> Option<Name> {
+/// The name as it stands, below no other domain.
+pub(super) fn absolute(name: &str) -> Option<Name> {
     let mut name = Name::from_ascii(name).ok()?;
     name.set_fqdn(true);
     Some(name)

@@ -84,6 +84,50 @@ async fn addresses_and_services_are_workers() {
 }
 
 #[tokio::test]
+async fn the_target_of_a_service_has_its_addresses_at_the_same_servers() {
+    let server = Server::start().await;
+    let name = "_http._tcp.w.example.";
+    let services = [srv("W-0.example.", 0), srv("six.example.", 0)];
+    server.set(name, RecordType::SRV, Reply::records(services));
+    server.set("w-0.example.", RecordType::A, Reply::records([a(1), a(2)]));
+    server.set("six.example.", RecordType::A, Reply::records([]));
+    let six = RData::AAAA(AAAA("2001:db8::1".parse().expect("an address")));
+    server.set("six.example.", RecordType::AAAA, Reply::records([six]));
+    let settings = quick(&["_http._tcp.w.example"], server.address());
+    let mut watched = watch(settings.clone());
+    let sight = watched
+        .until_ids(&["six.example:8000", "w-0.example:8000"])
+        .await;
+    let mut found = Vec::new();
+    for (_, worker) in sight.picture.expect("there is one").iter() {
+        let host = worker.spec().url().host();
+        let addresses = addresses(&settings, host).await.expect(host);
+        found.extend(addresses.iter().map(ToString::to_string));
+    }
+    found.sort();
+    assert_eq!(found, ["10.0.0.1", "10.0.0.2", "2001:db8::1"]);
+
+    let settings = DnsSettings {
+        timeout: Duration::from_millis(400),
+        ..settings
+    };
+    let (nobody, kind) = ("nobody.example.", RecordType::A);
+    let no_address = Reply::records([]);
+    server.set(nobody, RecordType::AAAA, no_address.clone());
+    for (reply, word) in [
+        (Reply::Code(ResponseCode::NXDomain), "NXDOMAIN"),
+        (Reply::Code(ResponseCode::ServFail), "SERVFAIL"),
+        (no_address, "no address"),
+        (Reply::Silence, "no answer"),
+    ] {
+        server.set(nobody, kind, reply);
+        let why = addresses(&settings, "nobody.example").await;
+        let why = why.expect_err("nothing is known");
+        assert!(why.contains(word), "{why}");
+    }
+}
+
+#[tokio::test]
 async fn a_name_without_an_answer_keeps_the_last_picture_of_all() {
     let server = Server::start().await;
     server.set("w.example.", RecordType::A, Reply::records([a(1)]));

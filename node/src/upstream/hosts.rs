@@ -1,0 +1,299 @@
+//! Addresses of workers' hosts: who is asked for them, and to which of them this replica may connect.
+//!
+//! The name servers of `dns.servers` come first, where there are some: the targets of SRV records often stand in their zone
+//! alone. What they do not know is asked of the system, for workers of other sources. No answer is kept, since a worker may
+//! move; how long a connection may take as a whole is the caller's limit.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use grapevine_discovery::dns::{self, DnsSettings};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+
+use crate::config::DnsConfig;
+use crate::config::allow::Allow;
+
+/// The system is asked, too, when the servers that are set have been silent for so long: they may be down, and
+/// `timeouts.connect` has to be enough for both. Longer than a server of the same network takes.
+const SYSTEM_AFTER: Duration = Duration::from_millis(400);
+
+/// A name could not be resolved.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoAddress {
+    #[error("its name has no address: {0}")]
+    Unknown(io::Error),
+    #[error("its name has no address: {system}; the servers of dns.servers: {own}")]
+    UnknownToAll { system: io::Error, own: String },
+}
+
+impl From<NoAddress> for io::Error {
+    fn from(error: NoAddress) -> Self {
+        let (NoAddress::Unknown(system) | NoAddress::UnknownToAll { system, .. }) = &error;
+        Self::new(system.kind(), error)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    allow: Allow,
+    /// None: the system alone is asked.
+    own: Option<DnsSettings>,
+}
+
+impl Hosts {
+    pub(super) fn new(allow: Allow, config: &DnsConfig) -> Self {
+        let own = (!config.servers.is_empty()).then(|| DnsSettings {
+            nameservers: config.servers.clone(),
+            timeout: config.timeout,
+            ..DnsSettings::new(Vec::new())
+        });
+        Self { allow, own }
+    }
+
+    /// Where workers may be.
+    pub(super) fn allow(&self) -> &Allow {
+        &self.allow
+    }
+
+    /// Addresses of a host that this replica may connect to.
+    pub(super) async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let mut refused = None;
+        let mut permitted = Vec::new();
+        for address in self.addresses(host, port).await? {
+            match self.allow.address(host, address.ip()) {
+                Ok(()) => permitted.push(address),
+                Err(error) => refused = Some(error),
+            }
+        }
+        match refused {
+            Some(error) if permitted.is_empty() => {
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, error))
+            }
+            _ => Ok(permitted),
+        }
+    }
+
+    async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, NoAddress> {
+        let system = async {
+            let found = lookup_host((host, port)).await?;
+            Ok::<Vec<_>, io::Error>(found.collect())
+        };
+        let own = self.own.as_ref().filter(|_| is_in_dns(host));
+        let Some(settings) = own else {
+            return system.await.map_err(NoAddress::Unknown);
+        };
+        let own = async {
+            let found = dns::addresses(settings, host).await?;
+            Ok::<Vec<_>, String>(at_port(found, port))
+        };
+        tokio::pin!(system, own);
+        let of_all = |system, own| NoAddress::UnknownToAll { system, own };
+        match timeout(SYSTEM_AFTER, &mut own).await {
+            Ok(Ok(found)) => return Ok(found),
+            Ok(Err(why)) => return system.await.map_err(|error| of_all(error, why)),
+            Err(_) => {}
+        }
+        tokio::select! {
+            biased;
+            found = &mut own => match found {
+                Ok(found) => Ok(found),
+                Err(why) => system.await.map_err(|error| of_all(error, why)),
+            },
+            found = &mut system => match found {
+                Ok(found) => Ok(found),
+                Err(error) => own.await.map_err(|why| of_all(error, why)),
+            },
+        }
+    }
+}
+
+/// Gives reqwest only addresses that the rule permits.
+pub(super) struct Resolver(pub(super) Arc<Hosts>);
+
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let hosts = Arc::clone(&self.0);
+        Box::pin(async move {
+            // Port 0: reqwest puts the URL's port in its place.
+            let addresses = hosts.resolve(name.as_str(), 0).await?;
+            let addresses: Addrs = Box::new(addresses.into_iter());
+            Ok(addresses)
+        })
+    }
+}
+
+/// Whether a name server can know a host: it is neither an address nor this machine.
+fn is_in_dns(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare.parse::<IpAddr>().is_err() && !host.eq_ignore_ascii_case("localhost")
+}
+
+fn at_port(addresses: Vec<IpAddr>, port: u16) -> Vec<SocketAddr> {
+    let addresses = addresses.into_iter();
+    addresses.map(|ip| SocketAddr::new(ip, port)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use grapevine_gossip::worker::{RawWorker, WorkerSpec};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, UdpSocket};
+    use tokio::task::JoinHandle;
+
+    use super::*;
+    use crate::config::{AllowedHost, WorkerHttp2};
+    use crate::upstream::address::Address;
+    use crate::upstream::{Connector, ConnectorParts};
+
+    /// The name that it knows, as it stands in a question.
+    const KNOWN: &[u8] = b"\x02w0\x01w\x04test\x00";
+
+    /// A name server that knows `w0.w.test`, at 127.0.0.1, and no other name; or answers nothing. It ends with this.
+    struct Server {
+        at: SocketAddr,
+        asked: Arc<AtomicUsize>,
+        task: JoinHandle<()>,
+    }
+
+    impl Drop for Server {
+        fn drop(&mut self) {
+            self.task.abort();
+        }
+    }
+
+    async fn server(is_silent: bool) -> Server {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.expect("bound");
+        let at = socket.local_addr().expect("bound");
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let task = tokio::spawn(async move {
+            let mut buffer = [0; 512];
+            while let Ok((bytes, from)) = socket.recv_from(&mut buffer).await {
+                count.fetch_add(1, Ordering::Relaxed);
+                if !is_silent {
+                    let _gone = socket.send_to(&answer(&buffer[..bytes]), from).await;
+                }
+            }
+        });
+        Server { at, asked, task }
+    }
+
+    /// RFC 1035, section 4: header, question, and an A record of the question's name.
+    fn answer(question: &[u8]) -> Vec<u8> {
+        let name = question[12..].iter().position(|&byte| byte == 0);
+        let end = 12 + name.expect("a name") + 1;
+        let is_known = question[12..end].eq_ignore_ascii_case(KNOWN);
+        let (code, count) = if is_known { (0, 1) } else { (3, 0) };
+        let mut answer = question[..2].to_vec();
+        answer.extend([0x84, code, 0, 1, 0, count, 0, 0, 0, 0]);
+        answer.extend(&question[12..end + 4]);
+        if is_known {
+            let record = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, 127, 0, 0, 1];
+            answer.extend(record);
+        }
+        answer
+    }
+
+    fn connector(server: &Server, allow: &str) -> Connector {
+        let mut parts = ConnectorParts {
+            check_within: Duration::from_secs(10),
+            ..ConnectorParts::default()
+        };
+        parts.workers.allow = vec![AllowedHost::new(allow).expect("an entry")];
+        parts.dns.servers = vec![server.at];
+        Connector::load(parts).expect("nothing is read")
+    }
+
+    fn address(host: &str, port: u16) -> Address {
+        let raw = RawWorker::at(format!("http://{host}:{port}"));
+        Address::of(&WorkerSpec::new(raw).expect("a worker")).expect("an address")
+    }
+
+    /// A worker that answers 200 to every request.
+    async fn worker() -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let port = listener.local_addr().expect("bound").port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut head = [0; 1024];
+                let _read = stream.read(&mut head).await;
+                let ok = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+                let _written = stream.write_all(ok).await;
+            }
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn a_target_that_only_the_set_servers_know_is_reached_by_requests_and_checks() {
+        const WITHIN: Duration = Duration::from_secs(10);
+        let (server, port) = (server(false).await, worker().await);
+        let target = address("w0.w.test", port);
+        let here = connector(&server, "127.0.0.0/8");
+        let dialled = here.dial(&target, WITHIN, WorkerHttp2::Off).await;
+        dialled.expect("the server knows it");
+        let check = here.get(&target, "/health").await.expect("permitted");
+        let check = check.send().await.expect("the server knows it");
+        assert_eq!(check.status(), 200);
+        let host = check.url().host_str().map(str::to_owned);
+        assert_eq!(host.as_deref(), Some("w0.w.test"), "`Host` is the target");
+
+        // What they say is judged as what the system says.
+        let elsewhere = connector(&server, "10.0.0.0/8");
+        let refused = elsewhere.dial(&target, WITHIN, WorkerHttp2::Off).await;
+        let refused = refused.expect_err("not permitted");
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+
+        let unknown = address("w1.w.invalid", port);
+        let unknown = here.dial(&unknown, WITHIN, WorkerHttp2::Off).await;
+        let why = unknown.expect_err("nobody knows it").to_string();
+        assert!(why.starts_with("its name has no address: "), "{why}");
+        assert!(why.contains("dns.servers: there is no such name"), "{why}");
+
+        let asked = server.asked.load(Ordering::Relaxed);
+        for host in ["127.0.0.1", "localhost"] {
+            let worker = address(host, port);
+            let dialled = here.dial(&worker, WITHIN, WorkerHttp2::Off).await;
+            dialled.expect(host);
+        }
+        let more = server.asked.load(Ordering::Relaxed) - asked;
+        assert_eq!(more, 0, "no server has to be asked for these");
+    }
+
+    /// The machine's own name stands for a worker of another source: the system has it without any name server.
+    #[tokio::test]
+    async fn what_the_set_servers_do_not_say_the_system_does() {
+        let own = rustix::system::uname();
+        let own = own.nodename().to_str().expect("a name").to_owned();
+        if !is_in_dns(&own) {
+            // A machine that is called `localhost` has no such name.
+            return;
+        }
+        let is_known = lookup_host((&*own, 0)).await.is_ok();
+        for is_silent in [false, true] {
+            let server = server(is_silent).await;
+            let config = DnsConfig {
+                servers: vec![server.at],
+                ..DnsConfig::default()
+            };
+            let hosts = Hosts::new(Allow::new(Vec::new()), &config);
+            let found = hosts.addresses(&own, 80).await;
+            assert!(server.asked.load(Ordering::Relaxed) > 0, "they come first");
+            // Where a machine does not know its own name, the error shows that both were asked.
+            match found {
+                Ok(found) => assert!(is_known && !found.is_empty()),
+                Err(error) => {
+                    assert!(!is_known, "{error}");
+                    assert!(matches!(error, NoAddress::UnknownToAll { .. }), "{error}");
+                }
+            }
+        }
+    }
+}
