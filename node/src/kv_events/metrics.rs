@@ -74,7 +74,7 @@ metrics! {
         engines: Family<StateLabels, Gauge>,
             "kv_engines", "Engines that publish KV events, by what is known of their caches";
         blocks: Family<WorkerLabels, Gauge>, "kv_blocks", "Blocks that a worker is known to hold";
-        index_blocks: Gauge, "kv_index_blocks", "Blocks in the index: of workers that are known to hold them, and of those that are gone until they are swept";
+        index_blocks: Gauge, "kv_index_blocks", "Blocks in the index: those that workers are known to hold, and those of former workers until they are swept";
         index_bytes: Gauge, "kv_index_size" Bytes, "Memory of the index of blocks";
         texts: Gauge, "kv_texts", "Texts of which it is known which blocks they became";
         text_blocks: Gauge, "kv_text_blocks", "Blocks of these texts";

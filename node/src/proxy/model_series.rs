@@ -339,15 +339,18 @@ mod tests {
         end(&under_way, 200);
         table.keep(|_| false);
         assert!(
-            !lines(&metrics, "gone").is_empty(),
+            !lines(&metrics, "\"gone\"").is_empty(),
             "a request is under way"
         );
         drop(under_way);
         table.keep(|_| true);
-        assert!(!lines(&metrics, "gone").is_empty(), "it is served");
+        assert!(!lines(&metrics, "\"gone\"").is_empty(), "it is served");
         table.keep(|_| false);
-        assert_eq!(lines(&metrics, "gone"), Vec::<String>::new());
+        assert_eq!(lines(&metrics, "\"gone\""), Vec::<String>::new());
         end(&table.of(&"next".into()), 200);
-        assert!(!lines(&metrics, "next").is_empty(), "there is room again");
+        assert!(
+            !lines(&metrics, "\"next\"").is_empty(),
+            "there is room again"
+        );
     }
 }
