@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use grapevine_tests::chat;
+use grapevine_tests::chat::{self, MODEL};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{get, post};
 use grapevine_tests::wait::{LIMIT, eventually};
@@ -41,8 +41,9 @@ fn answer(question: &[u8], port: u16) -> Vec<u8> {
         (TARGET, A) => Some(vec![127, 0, 0, 1]),
         _ => None,
     };
-    // Of another name: NXDOMAIN.
-    let code = if data.is_some() { 0 } else { 3 };
+    // Of another name: NXDOMAIN. What there is of another kind is no record, and no error.
+    let is_known = [SERVICE, TARGET].contains(&&*asked);
+    let code = if is_known { 0 } else { 3 };
     let count = u8::from(data.is_some());
     let mut answer = question[..2].to_vec();
     answer.extend([0x84, code, 0, 1, 0, count, 0, 0, 0, 0]);
@@ -68,14 +69,20 @@ async fn a_worker_whose_host_only_the_set_name_servers_know_serves() {
     let house = House::with(plan, Vec::new()).await;
     let id = format!("w0.w.test:{port}");
     let admin = house.cluster.replicas[0].admin();
-    eventually(LIMIT, "the worker is found and healthy", async || {
-        let known: Value = get(admin.0, "/workers").await.json();
-        let shown = known.to_string();
-        let known = admin.workers().await;
-        let mut known = known.iter();
-        let is_there = known.any(|worker| worker.id == id && worker.health == "healthy");
-        is_there.then_some(()).ok_or(shown)
-    })
+    eventually(
+        LIMIT,
+        "the worker is found, healthy, and asked for its models",
+        async || {
+            let known: Value = get(admin.0, "/workers").await.json();
+            let shown = known.to_string();
+            let known = admin.workers().await;
+            let mut known = known.iter();
+            let is_there = known.any(|worker| {
+                worker.id == id && worker.health == "healthy" && worker.models == [MODEL]
+            });
+            is_there.then_some(()).ok_or(shown)
+        },
+    )
     .await;
     let answer = post(
         house.data(),

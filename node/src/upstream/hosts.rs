@@ -189,12 +189,14 @@ mod tests {
     fn answer(question: &[u8]) -> Vec<u8> {
         let name = question[12..].iter().position(|&byte| byte == 0);
         let end = 12 + name.expect("a name") + 1;
+        const A: u8 = 1;
         let is_known = question[12..end].eq_ignore_ascii_case(KNOWN);
-        let (code, count) = if is_known { (0, 1) } else { (3, 0) };
+        let has_record = is_known && question[end + 1] == A;
+        let (code, count) = (if is_known { 0 } else { 3 }, u8::from(has_record));
         let mut answer = question[..2].to_vec();
         answer.extend([0x84, code, 0, 1, 0, count, 0, 0, 0, 0]);
         answer.extend(&question[12..end + 4]);
-        if is_known {
+        if has_record {
             let record = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, 127, 0, 0, 1];
             answer.extend(record);
         }
