@@ -272,10 +272,8 @@ impl<'a> ToPair<'a> {
         }
         let (asked, dispatch, halves) = (&*self.asked, self.dispatch, &*self.halves);
         let within = dispatch.transfer.look().fetch_within;
-        let is_stale = |computed: &Computed| computed.at.elapsed() > within;
-        if self.computed.as_ref().is_some_and(is_stale)
-            && let Some(computed) = self.computed.take()
-        {
+        let stale = |computed: &mut Computed| computed.at.elapsed() > within;
+        if let Some(computed) = self.computed.take_if(stale) {
             // Its blocks may be another prompt's by now; what its worker still has in its cache is cheap to compute.
             computed.leave();
         }
