@@ -229,8 +229,9 @@ impl Gone {
     }
 }
 
-/// Reads the socket's current readiness without waiting.
-fn is_closed(stream: &TcpStream) -> bool {
+/// Whether the other side will send no more, or the connection is broken, whatever is unread: the socket's current
+/// readiness, without waiting.
+pub(crate) fn is_closed(stream: &TcpStream) -> bool {
     let interest = Interest::READABLE | Interest::ERROR;
     let readiness = std::pin::pin!(stream.ready(interest));
     let mut cx = Context::from_waker(std::task::Waker::noop());

@@ -15,7 +15,8 @@ pub fn of(headers: &HeaderMap, names: &[HeaderName]) -> HeaderValue {
         .iter()
         .filter_map(|name| headers.get(name))
         .find(|value| is_valid(value.as_bytes()))
-        .cloned()
+        // It stays until the answer ends, and may lie in one piece with all that was read with its head.
+        .and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok())
         .unwrap_or_else(new)
 }
 
@@ -52,6 +53,18 @@ pub fn new() -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_it_came_with_is_let_go() {
+        let read = bytes::Bytes::from([&b"client-1"[..], &[b'x'; 16_000]].concat());
+        let value = HeaderValue::from_maybe_shared(read.slice(..8)).expect("a value");
+        let name = HeaderName::from_static("x-request-id");
+        let headers = HeaderMap::from_iter([(name.clone(), value)]);
+        let id = of(&headers, &[name]);
+        drop(headers);
+        assert!(read.is_unique(), "the id holds all that was read");
+        assert_eq!(id, "client-1");
+    }
 
     #[test]
     fn first_valid_header_wins() {

@@ -10,6 +10,7 @@ pub mod framing;
 pub mod http1;
 pub mod http1_guard;
 mod http2;
+mod peek;
 mod proxied;
 mod sniff;
 pub mod tls;

@@ -14,12 +14,12 @@ use ipnet::IpNet;
 use proxy_header::{Error, ParseConfig, Protocol, ProxyHeader};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::timeout;
+
+use super::peek;
 
 /// Longest header that is taken, in bytes. The addresses are 36 of them, the rest are fields that nobody here reads.
 const HEADER_BYTES_MAX: usize = 4 * 1024;
-/// Between looks at a header that has arrived in part only.
-const PARTIAL_POLL: Duration = Duration::from_millis(5);
 
 /// Why a connection is closed that should have begun with a header.
 #[derive(Debug, thiserror::Error)]
@@ -70,15 +70,15 @@ pub(super) async fn client_of(
     stream: &mut TcpStream,
     within: Duration,
 ) -> Result<Option<SocketAddr>, HeaderError> {
-    let deadline = Instant::now() + within;
+    let taken = timeout(within, take_header(stream)).await;
+    taken.unwrap_or(Err(HeaderError::Late))
+}
+
+async fn take_header(stream: &mut TcpStream) -> Result<Option<SocketAddr>, HeaderError> {
     let mut seen = vec![0; HEADER_BYTES_MAX];
+    let mut length = 0;
     loop {
-        let length = timeout_at(deadline, stream.peek(&mut seen))
-            .await
-            .map_err(|_| HeaderError::Late)??;
-        if length == 0 {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-        }
+        length = peek::more(stream, &mut seen, length).await?;
         match ProxyHeader::parse(
             &seen[..length],
             ParseConfig {
@@ -97,11 +97,6 @@ pub(super) async fn client_of(
             Err(Error::BufferTooShort) => {}
             Err(_) => return Err(HeaderError::Malformed),
         }
-        // `peek` is ready at once while bytes lie there, so the rest is waited for by the clock.
-        if Instant::now() >= deadline {
-            return Err(HeaderError::Late);
-        }
-        sleep(PARTIAL_POLL).await;
     }
 }
 

@@ -8,18 +8,16 @@ use std::io;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{sleep, timeout};
 
 use super::http1::LAST_CALL;
-use super::proxied;
+use super::{peek, proxied};
 use crate::shutdown::Phase;
 
 /// RFC 9113, section 3.4.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// First byte of a TLS record with a handshake message (RFC 8446, section 5.1); no HTTP begins so.
 const TLS_HANDSHAKE: u8 = 22;
-/// Between looks at a preface that has arrived in part only.
-const PARTIAL_POLL: Duration = Duration::from_millis(5);
 
 /// What a connection begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,15 +44,15 @@ pub(super) enum Protocol {
 /// # Errors
 /// `TimedOut` when nothing decisive came until `within` had passed; `UnexpectedEof` when the client left.
 pub(super) async fn opening(stream: &TcpStream, within: Duration) -> io::Result<Opening> {
-    let deadline = Instant::now() + within;
+    let decided = timeout(within, decisive(stream)).await;
+    decided.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+async fn decisive(stream: &TcpStream) -> io::Result<Opening> {
     let mut seen = [0; PREFACE.len()];
+    let mut length = 0;
     loop {
-        let length = timeout_at(deadline, stream.peek(&mut seen))
-            .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        if length == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
+        length = peek::more(stream, &mut seen, length).await?;
         if seen[0] == TLS_HANDSHAKE {
             return Ok(Opening::Tls);
         }
@@ -67,11 +65,6 @@ pub(super) async fn opening(stream: &TcpStream, within: Duration) -> io::Result<
         if length == PREFACE.len() {
             return Ok(Opening::Plain(Protocol::Http2));
         }
-        // `peek` is ready at once while bytes lie there, so the rest is waited for by the clock.
-        if Instant::now() >= deadline {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        sleep(PARTIAL_POLL).await;
     }
 }
 
@@ -127,6 +120,9 @@ mod tests {
         assert_eq!(propfind.expect("decided"), Opening::Plain(Protocol::Http1));
         let h2 = sniffed(&[&PREFACE[..5], &PREFACE[5..], b"more"], false).await;
         assert_eq!(h2.expect("decided"), Opening::Plain(Protocol::Http2));
+        let bytes: Vec<_> = PREFACE.chunks(1).collect();
+        let h2 = sniffed(&bytes, false).await;
+        assert_eq!(h2.expect("decided"), Opening::Plain(Protocol::Http2));
         let v1 = sniffed(&[b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"], false).await;
         assert_eq!(v1.expect("decided"), Opening::Proxied);
         let v2 = sniffed(&[b"\r\n\r\n\0\r\nQUIT\n\x21"], false).await;
@@ -143,6 +139,8 @@ mod tests {
         assert_eq!(half.kind(), io::ErrorKind::TimedOut);
         let left = sniffed(&[], true).await.expect_err("left");
         assert_eq!(left.kind(), io::ErrorKind::UnexpectedEof);
+        let left = sniffed(&[&PREFACE[..1]], true).await.expect_err("left");
+        assert_eq!(left.kind(), io::ErrorKind::UnexpectedEof, "in the middle");
     }
 
     #[tokio::test(start_paused = true)]

@@ -122,8 +122,10 @@ impl Worker {
         health: Health,
         has_series: bool,
     ) -> Self {
-        /// Most connections at rest; more are closed after use.
-        const IDLE_CONNECTIONS_MAX: usize = 256;
+        /// Most connections at rest; more are closed after use, by this side, whose ports then wait for a minute. As many
+        /// as an engine runs requests at once (vLLM's `max_num_seqs` is 1,024 at most by default), so that a wave of them
+        /// finds the connections of the one before.
+        const IDLE_CONNECTIONS_MAX: usize = 1_024;
         let label: Arc<str> = id.as_str().into();
         let series_label = match has_series {
             true => Arc::clone(&label),

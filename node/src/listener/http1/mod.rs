@@ -144,14 +144,16 @@ where
         });
         let response = answered.await?;
         drop(answering);
-        let (head, body) = response.into_parts();
-        let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
+        let (parts, body) = response.into_parts();
+        let is_switch = parts.status == StatusCode::SWITCHING_PROTOCOLS;
         let has_waited = is_switch && poll_fn(|cx| Poll::Ready(lock(wire).has_waited(cx))).await;
         // Whatever of its body is left, the request has its answer.
         let can_go_on = poll_fn(|cx| Poll::Ready(lock(wire).gives_up_body(cx))).await;
         asked.keeps_alive &=
-            can_go_on && head.status != StatusCode::REQUEST_TIMEOUT && !lock(wire).is_leaving();
-        let head = answer::encode(&head, body.size_hint().exact(), asked);
+            can_go_on && parts.status != StatusCode::REQUEST_TIMEOUT && !lock(wire).is_leaving();
+        let head = answer::encode(&parts, body.size_hint().exact(), asked);
+        // A stream may last for hours.
+        drop(parts);
         let keeps_alive = head.keeps_alive;
         if is_switch {
             let mut sending = Sending::new(head, http_body_util::Empty::new());

@@ -124,6 +124,34 @@ async fn requests_behind_each_other_are_answered_in_their_order() {
     assert_eq!(heard(&bytes, echo).await, expected);
 }
 
+/// Whoever reads a body has a turn for each piece of it.
+#[tokio::test(start_paused = true)]
+async fn short_chunks_that_come_together_are_one_piece() {
+    let pieces = async |request: Request<ClientBody>| {
+        let (mut lengths, mut body) = (Vec::new(), request.into_body());
+        while let Some(Ok(frame)) = body.frame().await {
+            lengths.push(frame.into_data().expect("data").len().to_string());
+        }
+        Ok(text(lengths.join(" ")))
+    };
+    let head =
+        "POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+    let long = format!("578\r\n{}\r\n", "x".repeat(0x578));
+    for (chunks, expected) in [
+        ("1\r\na\r\n".repeat(100), "100"),
+        ("1\r\na\r\n".repeat(3) + &long, "1403"),
+        (long.clone() + "1\r\na\r\n", "1400 1"),
+        (String::new(), ""),
+    ] {
+        let all = format!("{head}{chunks}0\r\n\r\n");
+        let answer = heard(&[all.as_bytes()], pieces).await;
+        assert!(
+            answer.ends_with(&format!("\r\n\r\n{expected}")),
+            "{expected}: {answer}"
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_old_client_is_answered_in_its_version() {
     let once = heard(&[b"GET / HTTP/1.0\r\n\r\n"], echo).await;
