@@ -57,7 +57,8 @@ impl Admin {
         health.models_left_alone.set(left_alone as i64);
         let pools = fleet.pools().iter();
         health.show_panic(pools.map(|pool| (pool.label(), pool.panics())));
-        self.admission.show();
+        self.admission
+            .show(|model| Arc::clone(models.of(model).label()));
         let quarantined = self.quarantine.count();
         self.metrics.marks.quarantined.set(quarantined as i64);
         self.metrics.encode()

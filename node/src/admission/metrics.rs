@@ -171,14 +171,21 @@ impl AdmissionMetrics {
         self.waiting.iter().flatten().map(Gauge::get).sum()
     }
 
-    /// Sets how many requests of each model have a place and how many wait for one.
-    pub(crate) fn show_models(&self, held: Vec<(Arc<str>, u32)>, waiting: Vec<(Arc<str>, u32)>) {
+    /// Sets how many requests of each model have a place and how many wait for one; models without series of their own
+    /// share a label.
+    pub(crate) fn show_models(
+        &self,
+        held: Vec<(Arc<str>, u32)>,
+        waiting: Vec<(Arc<str>, u32)>,
+        label_of: impl Fn(&Arc<str>) -> Arc<str>,
+    ) {
         // Models come and go.
         self.models.clear();
         for (state, counts) in [("in_progress", held), ("waiting", waiting)] {
             for (model, count) in counts {
+                let model = label_of(&model);
                 let labels = ModelStateLabels { model, state };
-                self.models.get_or_create(&labels).set(count.into());
+                self.models.get_or_create(&labels).inc_by(count.into());
             }
         }
     }

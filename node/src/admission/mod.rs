@@ -379,9 +379,9 @@ impl Admission {
     }
 
     /// Sets the metrics of models to what is so now.
-    pub fn show(&self) {
+    pub fn show(&self, label_of: impl Fn(&Arc<str>) -> Arc<str>) {
         let (held, waiting) = (self.permits.held(), self.permits.at_models.lengths());
-        self.parts.metrics.show_models(held, waiting);
+        self.parts.metrics.show_models(held, waiting, label_of);
     }
 
     /// Places a request that is in: tries, and while every worker that it may have is at its own limit, waits. Says how

@@ -103,7 +103,11 @@ impl Door {
     }
 
     fn text(&self) -> String {
-        self.admission.show();
+        self.admission.show(Arc::clone);
+        self.encoded()
+    }
+
+    fn encoded(&self) -> String {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry).expect("text");
         text
@@ -431,6 +435,10 @@ async fn a_small_model_does_not_wait_behind_a_large_one() {
         let line = format!("model_requests{{model=\"{model}\",state=\"{state}\"}}");
         assert_eq!(door.counted(&line), count, "{line}");
     }
+    // Of models without series of their own the sum is shown.
+    door.admission.show(|_| "other".into());
+    let shared = "model_requests{model=\"other\",state=\"in_progress\"} 60";
+    assert!(door.encoded().contains(shared), "{}", door.encoded());
 
     // What the small one has beyond its own it waits for, but goes before the large one, which has more.
     let mut small_waits = Box::pin(door.of_model(&small));

@@ -47,7 +47,7 @@ const TOKENS_MAX: u64 = u32::MAX as u64;
 /// Token counts of a finished request, as vLLM reports them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// `usage.prompt_tokens`.
+    /// `usage.prompt_tokens`: all of the prompt, cached or not.
     pub prompt_tokens: u64,
     /// `usage.completion_tokens`.
     pub completion_tokens: u64,
@@ -68,6 +68,7 @@ pub fn usage_of(json: &[u8]) -> Option<Usage> {
         prompt_tokens_details: Option<Details>,
         input_tokens_details: Option<Details>,
         cache_read_input_tokens: Option<u64>,
+        cache_creation_input_tokens: Option<u64>,
     }
     #[derive(Deserialize)]
     struct Details {
@@ -76,9 +77,22 @@ pub fn usage_of(json: &[u8]) -> Option<Usage> {
     let value = LAST_USAGE.rfind(json)? + USAGE.len();
     let mut values = serde_json::Deserializer::from_slice(&json[value..]).into_iter::<RawUsage>();
     let usage = values.next()?.ok()?;
-    let prompt_tokens = usage.prompt_tokens.or(usage.input_tokens);
     let completion_tokens = usage.completion_tokens.or(usage.output_tokens);
     let details = usage.prompt_tokens_details.or(usage.input_tokens_details);
+    // Anthropic's `input_tokens` are those that were neither read from the cache nor written into it; those of OpenAI's
+    // responses, which have details, are all.
+    let beside = match details {
+        Some(_) => [None; 2],
+        None => [
+            usage.cache_read_input_tokens,
+            usage.cache_creation_input_tokens,
+        ],
+    };
+    let input_tokens = usage.input_tokens.map(|input| {
+        let beside = beside.into_iter().flatten();
+        beside.fold(input, u64::saturating_add)
+    });
+    let prompt_tokens = usage.prompt_tokens.or(input_tokens);
     let usage = Usage {
         prompt_tokens: prompt_tokens.unwrap_or(0),
         completion_tokens: completion_tokens.unwrap_or(0),
@@ -354,16 +368,37 @@ mod tests {
         assert_eq!(usage_of(json), Some(expected));
     }
 
+    /// As vLLM 0.32 answers where it tells of its cache: `input_tokens` are what the cache has nothing to do with.
+    #[test]
+    fn tokens_of_anthropics_prompts_are_all_of_them() {
+        let of = |counts: &str| {
+            let usage = usage_of(format!("{{\"usage\":{{{counts}}}}}").as_bytes())?;
+            Some((usage.prompt_tokens, usage.cached_tokens))
+        };
+        let warm = "\"input_tokens\":12,\"output_tokens\":4,\"cache_read_input_tokens\":1472,\"cache_creation_input_tokens\":16";
+        assert_eq!(of(warm), Some((1_500, Some(1_472))));
+        let cold = "\"input_tokens\":17,\"output_tokens\":4,\"cache_creation_input_tokens\":480";
+        assert_eq!(of(cold), Some((497, None)));
+        let whole = "\"input_tokens\":0,\"output_tokens\":4,\"cache_read_input_tokens\":480,\"cache_creation_input_tokens\":17";
+        assert_eq!(of(whole), Some((497, Some(480))));
+        let untold = "\"input_tokens\":497,\"output_tokens\":4";
+        assert_eq!(of(untold), Some((497, None)));
+        let absurd = "\"input_tokens\":1,\"cache_read_input_tokens\":18446744073709551615";
+        assert_eq!(of(absurd), None);
+        let both = "\"prompt_tokens\":497,\"input_tokens\":17,\"cache_creation_input_tokens\":480";
+        assert_eq!(of(both), Some((497, None)));
+    }
+
     #[test]
     fn named_events_end_without_a_mark() {
-        for (stream, done, error, cached) in [
+        for (stream, done, error, counts) in [
             (
                 "event: response.created\ndata: {\"type\":\"response.created\"}\n\nevent: response.completed\n\
                  data: {\"response\":{\"usage\":{\"input_tokens\":7,\"input_tokens_details\":{\"cached_tokens\":3},\
                  \"output_tokens\":2}}}\n\n",
                 true,
                 false,
-                Some(3),
+                Some((7, Some(3))),
             ),
             (
                 "event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":7,\"output_tokens\":1,\
@@ -371,14 +406,14 @@ mod tests {
                  event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
                 true,
                 false,
-                Some(5),
+                Some((12, Some(5))),
             ),
             (
                 "event: message_delta\ndata: {\"usage\":{\"input_tokens\":7,\"output_tokens\":2,\
-                 \"cache_read_input_tokens\":5}}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+                 \"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":5}}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
                 true,
                 false,
-                Some(5),
+                Some((12, Some(5))),
             ),
             (
                 "event: response.incomplete\r\ndata: {}\r\n\r\n",
@@ -402,14 +437,9 @@ mod tests {
                 (done, error, true),
                 "{stream}"
             );
-            let usage = scan
-                .usage
-                .filter(|usage| (usage.prompt_tokens, usage.completion_tokens) == (7, 2));
-            assert_eq!(
-                usage.and_then(|usage| usage.cached_tokens),
-                cached,
-                "{stream}"
-            );
+            let usage = scan.usage.filter(|usage| usage.completion_tokens == 2);
+            let of_prompt = usage.map(|usage| (usage.prompt_tokens, usage.cached_tokens));
+            assert_eq!(of_prompt, counts, "{stream}");
         }
         let refused = b"event: error\ndata: {\"type\":\"error\",\"error\":{}}\n\n";
         assert!(matches!(first_event(refused), FirstEvent::Error(_)));

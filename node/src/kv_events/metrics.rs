@@ -129,7 +129,13 @@ impl KvMetrics {
         for result in [COMPLETE, FAILED] {
             drop(self.replays.get_or_create(&ResultLabels { result }));
         }
-        for reason in [Cause::Restart.as_str(), Cause::Gap.as_str(), LEFT] {
+        let unreadable = Fault::Unreadable.as_str();
+        for reason in [
+            Cause::Restart.as_str(),
+            Cause::Gap.as_str(),
+            unreadable,
+            LEFT,
+        ] {
             drop(self.forgotten.get_or_create(&ReasonLabels { reason }));
         }
         for fault in Fault::ALL {

@@ -16,7 +16,7 @@ use super::request_families::RequestFamilies;
 use crate::api::Endpoint;
 use crate::metrics::cached_series::CachedSeries;
 use crate::metrics::{
-    Counter, GapHistogram, ModelEndpointLabels, ModelLabels, RequestLabels, SampledSpan,
+    Counter, Family, GapHistogram, ModelEndpointLabels, ModelLabels, RequestLabels, SampledSpan,
     TracedHistogram, TracedHistograms,
 };
 
@@ -159,9 +159,8 @@ impl ModelSeries {
         }
     }
 
-    /// Takes all of them out of what is shown. What they counted goes on in another model's counters, so that sums over
-    /// all models never fall.
-    fn remove(&self, heir: &Self) {
+    /// Takes all of them out of what is shown, and adds what they counted to `gone`.
+    fn remove(&self, gone: &Family<RequestLabels, Counter>) {
         let families = &self.families;
         let labels = ModelLabels::of(&self.label);
         for family in [
@@ -178,12 +177,13 @@ impl ModelSeries {
             families.request_seconds.remove(&labels);
             for outcome in Outcome::ALL {
                 for class in 0..CLASSES.len() {
-                    let labels = self.labels(endpoint, outcome, class);
+                    let mut labels = self.labels(endpoint, outcome, class);
                     let counted = families.requests.get(&labels).map(|counter| counter.get());
-                    if let Some(counted) = counted.filter(|counted| *counted > 0) {
-                        heir.counter(endpoint, outcome, class).inc_by(counted);
-                    }
                     families.requests.remove(&labels);
+                    if let Some(counted) = counted.filter(|counted| *counted > 0) {
+                        labels.model = OTHER.into();
+                        gone.get_or_create(&labels).inc_by(counted);
+                    }
                 }
             }
         }
@@ -198,6 +198,7 @@ pub struct ModelTable {
     known: RwLock<HashMap<Arc<str>, Arc<ModelSeries>, foldhash::fast::RandomState>>,
     other: Arc<ModelSeries>,
     unknown: Arc<ModelSeries>,
+    gone: Family<RequestLabels, Counter>,
 }
 
 impl ModelTable {
@@ -210,6 +211,7 @@ impl ModelTable {
             known: RwLock::default(),
             other: shared(OTHER),
             unknown: shared(UNKNOWN),
+            gone: Family::default(),
         }
     }
 
@@ -221,6 +223,12 @@ impl ModelTable {
     /// The series of requests that name no model, or none that is served.
     pub fn unknown(&self) -> &Arc<ModelSeries> {
         &self.unknown
+    }
+
+    /// What models counted that have no series any more, for who needs sums over all that never fall. They are in no
+    /// scrape: whoever adds up rates has had them already, and would count them again in another series.
+    pub fn gone(&self) -> &Family<RequestLabels, Counter> {
+        &self.gone
     }
 
     /// The series of a served model; the empty name is that of no model.
@@ -253,7 +261,7 @@ impl ModelTable {
             // Under the lock no request can begin to hold it.
             let stays = is_served(model) || Arc::strong_count(series) > 1;
             if !stays {
-                series.remove(&self.other);
+                series.remove(&self.gone);
             }
             stays
         });
@@ -347,6 +355,11 @@ mod tests {
         assert!(!lines(&metrics, "\"gone\"").is_empty(), "it is served");
         table.keep(|_| false);
         assert_eq!(lines(&metrics, "\"gone\""), Vec::<String>::new());
+        let others = lines(&metrics, "grapevine_requests_total");
+        assert!(
+            others.iter().all(|line| line.ends_with(" 0")),
+            "counted in no other one: {others:?}"
+        );
         end(&table.of(&"next".into()), 200);
         assert!(
             !lines(&metrics, "\"next\"").is_empty(),

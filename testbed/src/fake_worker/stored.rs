@@ -20,6 +20,9 @@ use super::request::{self, ApiError};
 use super::worker::Worker;
 use crate::engine::{Kv, Sequence};
 
+/// Tokens of a block of the cache, as of vLLM's.
+const CACHE_BLOCK: u32 = 16;
+
 /// Serves a path of this file; `entry` records the request.
 pub(super) async fn serve(
     worker: &Worker,
@@ -299,8 +302,10 @@ fn message(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
     let words = say(worker, &prompt, &asked["max_tokens"]);
     let id = format!("chatcmpl-{:016x}", rand::random::<u64>());
     let input = prompt.tokens();
+    // As vLLM from 0.32 on counts where it tells of its cache: what was written into it is no part of `input_tokens`.
+    let created = input - input % CACHE_BLOCK;
     let usage = json!({
-        "input_tokens": input, "output_tokens": words.len(), "cache_creation_input_tokens": 0,
+        "input_tokens": input - created, "output_tokens": words.len(), "cache_creation_input_tokens": created,
         "cache_read_input_tokens": 0,
     });
     let text = json!([{ "type": "text", "text": words.concat() }]);

@@ -38,6 +38,12 @@ async fn what_a_prefill_worker_had_is_counted_and_logged_whatever_its_policy() {
     let url = scene.prefill()[0].url();
     let counted = scene.metric(0, "grapevine_cached_tokens_total", &url).await;
     assert_eq!(Some(counted), cached);
+    // What arrived is no hit of the other one, which reports it as one.
+    let url = scene.decode()[0].url();
+    let again = scene.metric(0, "grapevine_cached_tokens_total", &url).await;
+    assert_eq!(again, 0.0);
+    let prompts = scene.metric(0, "grapevine_prompt_tokens_total", &url).await;
+    assert!(prompts > counted, "{prompts} tokens of prompts");
     scene.ends().await;
 }
 

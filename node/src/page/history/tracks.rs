@@ -132,7 +132,10 @@ impl WorkerSample {
     fn may_follow(&self, earlier: &Self) -> bool {
         let prompt = self.prompt_tokens.checked_sub(earlier.prompt_tokens);
         let cached = self.cached_tokens.checked_sub(earlier.cached_tokens);
-        prompt.zip(cached).is_some_and(|(all, part)| part <= all)
+        // A prefill worker's prompts count where they are answered.
+        prompt
+            .zip(cached)
+            .is_some_and(|(all, part)| part <= all || all == 0)
     }
 }
 
@@ -195,6 +198,10 @@ mod tests {
             assert_eq!(tracks.hit_rate("w", EVERY * 9), Some(0.9), "{counts:?}");
             assert_eq!(tracks.prompts(EVERY * 2, EVERY * 9), (600, 540));
         }
+        // Prompts that another worker answers, from this one's cache.
+        let prefill = counted(&[(0, 0), (0, 500), (0, 540)]);
+        assert_eq!(prefill.hit_rate("w", EVERY * 9), None);
+        assert_eq!(prefill.prompts(EVERY * 2, EVERY * 9), (0, 540));
         let away = counted(&[(500, 0), (0, 0)]);
         assert_eq!(away.hit_rate("w", EVERY * 9), None);
     }

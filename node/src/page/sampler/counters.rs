@@ -34,6 +34,7 @@ impl Counters {
         let mut registry = Registry::default();
         let requests = metrics.requests.families();
         registry.register("requests", "", requests.requests.clone());
+        registry.register("gone_requests", "", metrics.requests.models.gone().clone());
         registry.register("first", "", requests.first_token_seconds.clone());
         registry.register("between", "", requests.inter_token_seconds.clone());
         registry.register("queue", "", metrics.admission.waits().clone());
@@ -95,7 +96,8 @@ fn count(sample: &Sample<'_>, counted: &mut Counted) {
             counted.failed += u64::from(result == Some(FAILED)) * value;
             return;
         }
-        "requests_total" => {
+        // Sums over all models may not fall when one is served no more.
+        "requests_total" | "gone_requests_total" => {
             let outcome = sample.label("outcome");
             return add(&OUTCOMES, outcome, value, &mut counted.outcomes);
         }
@@ -135,6 +137,7 @@ mod tests {
     use crate::api::Endpoint;
     use crate::metrics::AgreementLabels;
     use crate::page::history::buckets::Buckets;
+    use crate::proxy::model_series::ModelSeries;
 
     #[test]
     fn what_is_counted_is_read_whatever_models_are_called() {
@@ -199,6 +202,26 @@ mod tests {
         let counted = counters.read();
         let ended: u64 = counted.outcomes.iter().sum();
         assert_eq!((ended, counted.refused, counted.failed), (1, 1, 0));
+    }
+
+    #[test]
+    fn what_a_model_counted_stays_when_it_is_served_no_more() {
+        let metrics = AllMetrics::new();
+        let counters = Counters::of(&metrics);
+        let models = &metrics.requests.models;
+        models.limit(8);
+        let ended = |of: &ModelSeries| {
+            let time = Duration::from_millis(30);
+            of.ended(Endpoint::Chat, Outcome::Success, None, time, None);
+        };
+        for _ in 0..3 {
+            ended(&models.of(&Arc::from("m")));
+            let sum = || counters.read().outcomes.iter().sum::<u64>();
+            let before = sum();
+            models.keep(|_| false);
+            assert_eq!(sum(), before);
+        }
+        assert_eq!(counters.read().outcomes.iter().sum::<u64>(), 3);
     }
 
     #[test]

@@ -117,6 +117,11 @@ impl Record {
         let expected = recorded.map(RecordedPlacement::expected_tokens);
         let own = Usage {
             completion_tokens: usage.completion_tokens.saturating_sub(self.moved_tokens),
+            // Of what came from a prefill worker it repeats what that one found in its cache, which counts there.
+            cached_tokens: usage.cached_tokens.map(|cached| match self.kv_arrived {
+                true => 0,
+                false => cached,
+            }),
             ..usage
         };
         answers.count(worker, model, &own, expected);
