@@ -35,18 +35,23 @@ pub(crate) fn block_lane(id: &HeaderValue) {
     }
 }
 
-/// Makes the gossip task panic at each SIGUSR1, until the replica ends.
-pub(crate) async fn trip_gossip(agent: Arc<Agent>, phase: Phase) {
+/// Makes the gossip task panic at each SIGUSR1, until the replica ends; panics itself at SIGUSR2, as any other task might.
+pub(crate) async fn trip(agent: Arc<Agent>, phase: Phase) {
     if !IS_ON.load(Ordering::Relaxed) {
         return;
     }
-    let Ok(mut signals) = signal(SignalKind::user_defined1()) else {
+    let of = |kind| signal(kind).ok();
+    let (Some(mut of_gossip), Some(mut of_this)) = (
+        of(SignalKind::user_defined1()),
+        of(SignalKind::user_defined2()),
+    ) else {
         return;
     };
     loop {
         tokio::select! {
             () = phase.closed() => return,
-            _ = signals.recv() => agent.trip(),
+            _ = of_gossip.recv() => agent.trip(),
+            _ = of_this.recv() => panic!("provoked"),
         }
     }
 }

@@ -44,6 +44,7 @@ pub mod seats;
 pub mod service_manager;
 pub mod shown;
 pub mod shutdown;
+pub mod standing;
 pub mod tenants;
 pub mod tls;
 pub mod trace;

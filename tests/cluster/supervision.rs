@@ -9,7 +9,7 @@ use grapevine_tests::chat::{self, Ending, Stream, streamed};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1::{self, Connection};
 use grapevine_tests::invariants;
-use grapevine_tests::process::{Program, Signal};
+use grapevine_tests::process::{self, Program, Signal};
 use grapevine_tests::wait::{LIMIT, eventually};
 
 const PATH: &str = "/v1/chat/completions";
@@ -126,6 +126,44 @@ async fn a_panic_costs_its_request_and_nothing_else() {
         .map(|line| line.contains(" ERROR "))
         .collect::<Vec<_>>();
     assert_eq!(are_lines, [true; 4], "{log}");
+}
+
+/// What is no part of gossip is not started again: so it is told as long as the replica runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_a_bug_ended_is_named_and_requests_go_on() {
+    let workers = chat::workers(1, &chat::paced(Duration::from_millis(1))).await;
+    let cluster = plan().workers(&workers).start(1).await;
+    let replica = &cluster.replicas[0];
+    let admin = replica.admin();
+    let lost = async || admin.metrics().await.sum("grapevine_lost_tasks", "");
+    assert_eq!(lost().await, 0.0);
+    replica.process().signal(Signal::USR2);
+
+    eventually(LIMIT, "the task is told of", async || {
+        let lost = lost().await;
+        (lost == 1.0).then_some(()).ok_or_else(|| lost.to_string())
+    })
+    .await;
+    let at = format!("http://{}", admin.0);
+    let shown = process::run(&["status", "--admin", &at]).await;
+    assert_eq!(shown.code, Some(4), "{}", shown.text);
+    assert!(
+        shown
+            .text
+            .starts_with("a bug ended task fault_injection of r1: start it again"),
+        "{}",
+        shown.text
+    );
+    let during = chat::stream(replica.data(), &streamed("all the same", 3)).await;
+    assert_eq!(during.ending, Ending::Done);
+    eventually(LIMIT, "the log names it", async || {
+        let log = replica.log();
+        let named = log
+            .lines()
+            .any(|line| line.contains(" ERROR ") && line.contains("a task of this replica ended"));
+        named.then_some(()).ok_or(log)
+    })
+    .await;
 }
 
 async fn assert_no_connections(cluster: &Cluster) {

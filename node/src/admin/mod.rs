@@ -78,6 +78,7 @@ use crate::readiness::Readiness;
 use crate::reload::{RefusedConfig, Wish};
 use crate::seats::{Counts, SeatLimits, Seats};
 use crate::shutdown::Phase;
+use crate::standing::LostTasks;
 use crate::tenants::Keys;
 use crate::upstream::Connector;
 use crate::warmup::WarmUps;
@@ -153,6 +154,8 @@ pub struct Admin {
     pub pages: Pages,
     /// Tasks that end with the replica.
     pub tasks: TaskTracker,
+    /// Those that a panic ended.
+    pub lost_tasks: LostTasks,
 }
 
 /// Which of the two ports a listener is.

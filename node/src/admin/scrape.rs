@@ -10,6 +10,7 @@ use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::cluster::Fleet;
 use crate::metrics::Form;
+use crate::metrics::process::TaskLabels;
 use crate::upstream::health_metrics::VerdictCounts;
 use crate::upstream::worker::OTHER_WORKERS;
 use crate::{logging, memory};
@@ -76,6 +77,12 @@ impl Admin {
         dropped.inc_by(logging::lines_dropped().saturating_sub(dropped.get()));
         let panics = &process.panics;
         panics.inc_by(logging::panics().saturating_sub(panics.get()));
+        for task in self.lost_tasks.names() {
+            process
+                .lost_tasks
+                .get_or_create(&TaskLabels { task })
+                .set(1);
+        }
     }
 
     fn show_workers(&self, fleet: &Fleet) -> Others {

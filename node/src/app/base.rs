@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use grapevine_gossip::Agent;
-use tokio_util::task::TaskTracker;
+use tokio::task::JoinHandle;
 
 use super::changes::Changes;
 use crate::all_metrics::AllMetrics;
 use crate::config::Config;
 use crate::live::Live;
 use crate::shutdown::{Phase, Shutdown};
+use crate::standing::Standing;
 
 /// The configuration, and what is there before any other part.
 #[derive(Clone, Copy)]
@@ -19,6 +20,8 @@ pub(super) struct Base<'a> {
     pub(super) agent: &'a Arc<Agent>,
     pub(super) metrics: &'a Arc<AllMetrics>,
     pub(super) shutdown: &'a Shutdown,
+    /// Tasks that end with the replica.
+    pub(super) standing: &'a Standing,
     /// What is done when the configuration is read again.
     pub(super) changes: &'a Changes,
 }
@@ -37,8 +40,11 @@ impl Base<'_> {
         self.changes.live(self.config, of)
     }
 
-    /// Tasks that end with the replica.
-    pub(super) fn tasks(&self) -> &TaskTracker {
-        self.shutdown.background()
+    /// Starts a task that ends with the replica; operators read its name where a panic ended it.
+    pub(super) fn run<F>(&self, name: &'static str, task: F) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.standing.run(name, task)
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn start_certificates(
     }
     let hangup = signal(SignalKind::hangup()).context("cannot listen for signals")?;
     let reloading = reloader.run(hangup, base.config.tls.refresh, base.phase());
-    base.tasks().spawn(reloading);
+    base.run("certificates", reloading);
     Ok(Ways { tls, connector })
 }
 

@@ -91,9 +91,9 @@ pub(super) fn start_cluster(
         caught_up: base.shutdown.caught_up(),
         phase: base.phase(),
     };
-    base.tasks().spawn(follower.run(heard.evidence));
+    base.run("follow", follower.run(heard.evidence));
     let learner = Learner::new(Arc::clone(base.agent), Arc::clone(&cluster));
-    base.tasks().spawn(learner.run(to_learn, base.phase()));
+    base.run("learn", learner.run(to_learn, base.phase()));
 
     let warm_ups = Arc::new(WarmUps::new(WarmUpParts {
         agent: Arc::clone(base.agent),
@@ -103,7 +103,7 @@ pub(super) fn start_cluster(
         timeouts: base.live(|config| config.timeouts.clone()),
         phase: base.phase(),
     }));
-    base.tasks().spawn(Arc::clone(&warm_ups).run());
+    base.run("warm_up", Arc::clone(&warm_ups).run());
     Ok(Followed {
         cluster,
         learned,
@@ -149,7 +149,7 @@ fn cluster(base: Base<'_>, connector: &Arc<Connector>, caches: &Arc<Caches>) -> 
             per_s,
             phase: base.phase(),
         };
-        base.tasks().spawn(Survey::new(parts, asked).run());
+        base.run("survey", Survey::new(parts, asked).run());
     }
     Arc::new(cluster)
 }
@@ -176,7 +176,7 @@ fn take_over_caches(base: Base<'_>, caches: &Arc<Caches>) -> watch::Receiver<boo
             caches: Arc::clone(caches),
             done,
         };
-        base.tasks().spawn(take_over.run(base.phase()));
+        base.run("take_over", take_over.run(base.phase()));
     }
     handed_over
 }
@@ -192,7 +192,7 @@ fn kv_events(
         KvFollower::new(KvParts {
             caches: Arc::clone(caches),
             silence: config.silence,
-            tracker: base.tasks().clone(),
+            standing: base.standing.clone(),
             handed_over: handed_over.clone(),
         })
     })
@@ -201,7 +201,7 @@ fn kv_events(
 fn prober(base: Base<'_>, learned: mpsc::Sender<Learned>) -> Prober {
     let lag = Arc::new(Lag::default());
     let measuring = Arc::clone(&lag).measure(base.metrics.process.clone(), base.phase());
-    base.tasks().spawn(measuring);
+    base.run("timer_lag", measuring);
     let parts = ProbeParts {
         config: base.live(|config| config.health.clone()),
         learned,
@@ -211,5 +211,5 @@ fn prober(base: Base<'_>, learned: mpsc::Sender<Learned>) -> Prober {
         connector: base.config.transfer.connector,
         timeouts: base.live(|config| config.timeouts.clone()),
     };
-    Prober::new(parts, base.tasks().clone())
+    Prober::new(parts, base.standing.clone())
 }

@@ -43,7 +43,7 @@ impl Collectors {
     /// Sends spans from now on; returns what makes them.
     pub(super) fn start_traces(&mut self, base: Base<'_>) -> Option<Arc<Tracing>> {
         let (tracing, sender) = self.traces.take()?;
-        base.tasks().spawn(sender.run(base.phase()));
+        base.run("traces", sender.run(base.phase()));
         Some(tracing)
     }
 }

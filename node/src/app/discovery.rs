@@ -54,7 +54,7 @@ pub(super) fn start_discovery(
             config,
             phase: base.phase(),
         }));
-        base.tasks().spawn(Arc::clone(&leases).run());
+        base.run("leases", Arc::clone(&leases).run());
         leases
     };
     let leases = start_leases(LEASE_SOURCE, base.live(|config| config.leases.clone()));
@@ -74,7 +74,7 @@ pub(super) fn start_discovery(
         let metrics = base.metrics.pings.clone();
         let connections_max = config.pings.connections as usize;
         let pings = Pings::new(registrar, metrics, connections_max);
-        base.tasks().spawn(pings.run(socket, base.phase()));
+        base.run("pings", pings.run(socket, base.phase()));
     }
     let parts = FollowParts {
         agent: Arc::clone(base.agent),
@@ -92,10 +92,9 @@ pub(super) fn start_discovery(
     let watchers = start_sources(base);
     let watched = watchers.iter().map(|watcher| watcher.name().to_owned());
     let unwatched = name_unwatched(Arc::clone(base.agent), watched.collect(), base.phase());
-    base.tasks().spawn(unwatched);
+    base.run("unwatched_sources", unwatched);
     for watcher in watchers {
-        base.tasks()
-            .spawn(Follow::new(parts.clone(), watcher).run());
+        base.run("sources", Follow::new(parts.clone(), watcher).run());
     }
     Discovered {
         board,
@@ -124,7 +123,7 @@ fn files(base: Base<'_>) -> Option<Watcher> {
     let mut settings = FileSettings::new(config.paths.clone());
     settings.interval = config.every;
     let (feed, watcher) = feed("files", FILES_STALE_AFTER.max(config.every * 4));
-    base.tasks().spawn(file::run(settings, feed));
+    base.run("files", file::run(settings, feed));
     Some(watcher)
 }
 
@@ -147,6 +146,6 @@ fn dns(base: Base<'_>) -> Option<Watcher> {
         ..DnsSettings::new(config.names.clone())
     };
     let (feed, watcher) = feed("dns", DNS_STALE_AFTER);
-    base.tasks().spawn(dns::run(settings, feed));
+    base.run("dns", dns::run(settings, feed));
     Some(watcher)
 }

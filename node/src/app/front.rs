@@ -66,7 +66,7 @@ pub(super) fn start_front(
     let seats = listener::seats(&config.limits, proxies, &metrics);
     let memory = Arc::new(Memory::of(config.limits.memory));
     let watched = Arc::clone(&memory).watch(Arc::clone(&seats), base.phase());
-    base.tasks().spawn(watched);
+    base.run("memory", watched);
     let readiness = readiness(base, followed, &memory);
     let front = Front {
         proxy: Arc::new(Proxy::new(proxy_parts(
@@ -89,10 +89,11 @@ pub(super) fn start_front(
     let door = Door::new(clients.socket, seats, base.metrics.refusals.clone());
     let connections = base.shutdown.connections().clone();
     let accepting = listener::run(door, Arc::new(front), Arc::clone(&lanes), connections);
-    base.shutdown.accepting().spawn(accepting);
+    let accepted = base.shutdown.accepting();
+    base.standing.run_by(accepted, "accept", accepting);
     let stalled = base.metrics.process.lanes_stalled.clone();
     let watching = lanes.pulses().watch(stalled, base.phase());
-    base.tasks().spawn(watching);
+    base.run("lanes", watching);
     Ok(Opened {
         readiness,
         lanes,
@@ -118,7 +119,7 @@ fn readiness(base: Base<'_>, followed: &Followed, memory: &Arc<Memory>) -> Arc<R
         metrics: base.metrics.readiness.clone(),
     }));
     let running = Arc::clone(&readiness).run(Arc::clone(base.agent));
-    base.tasks().spawn(running);
+    base.run("readiness", running);
     readiness
 }
 
@@ -164,7 +165,7 @@ fn response_cache(base: Base<'_>) -> Option<Arc<ResponseCache>> {
         &base.metrics.cache,
     )?;
     let (swept, phase) = (Arc::clone(&cache), base.phase());
-    base.tasks().spawn(async move {
+    base.run("response_cache", async move {
         tokio::select! {
             () = swept.sweep() => {}
             () = phase.closed() => {}

@@ -20,6 +20,6 @@ pub(super) fn start(base: Base<'_>) -> Option<Watcher> {
         return None;
     }
     let (feed, watcher) = feed(NAME, STALE_AFTER);
-    base.tasks().spawn(run(config.source(), feed));
+    base.run(NAME, run(config.source(), feed));
     Some(watcher)
 }

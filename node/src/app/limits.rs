@@ -39,7 +39,7 @@ pub(super) fn start_limits(
         let watch = Watch::open(Arc::clone(&keys), path.clone())?;
         let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
         let watching = watch.run(config.keys.reload, hangups, base.phase());
-        base.tasks().spawn(watching);
+        base.run("keys", watching);
     }
     let quarantine = Arc::new(Quarantine::new(base.live(|config| config.retry.quarantine)));
     if base.agent.local_addr().is_some() {
@@ -60,7 +60,7 @@ pub(super) fn start_limits(
             refusals: base.metrics.refusals.clone(),
             phase: base.phase(),
         };
-        base.tasks().spawn(task.run());
+        base.run("peer_state", task.run());
     }
     let admission = Arc::new(Admission::new(AdmissionParts {
         config: base.live(|config| config.admission.clone()),

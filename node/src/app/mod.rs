@@ -43,6 +43,7 @@ use crate::logging;
 use crate::reload::RefusedConfig;
 use crate::service_manager::ServiceManager;
 use crate::shutdown::{Shutdown, ShutdownLimits};
+use crate::standing::Standing;
 
 /// Runs a replica until it is asked to end, and returns how it ended.
 ///
@@ -83,6 +84,7 @@ async fn run_known(
 ) -> anyhow::Result<ExitCode> {
     let replica = config.replica_id().to_string();
     let shutdown = Shutdown::new();
+    let standing = Standing::new(shutdown.background().clone());
     let signals = shutdown.signals().context("cannot listen for signals")?;
     let hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
     let changes = Changes::default();
@@ -92,6 +94,7 @@ async fn run_known(
         agent: &gossip.agent,
         metrics: &gossip.metrics,
         shutdown: &shutdown,
+        standing: &standing,
         changes: &changes,
     };
 
@@ -148,7 +151,7 @@ async fn run_known(
     };
     start_tasks(base, reloading);
     print(&announcement);
-    base.tasks().spawn(reporting);
+    base.run("service_manager", reporting);
 
     let ending = shutdown.run(limits, signals, gossip.agent.shutdown()).await;
     // What clients' connections left behind is not waited for.

@@ -55,7 +55,7 @@ pub(super) struct ReloadParts {
 
 /// Reads the configuration again at each hang-up and when operators wish it, and notifies the other replicas when this one leaves.
 pub(super) fn start_tasks(base: Base<'_>, parts: ReloadParts) {
-    let (agent, phase, tasks) = (base.agent, base.phase(), base.tasks());
+    let (agent, phase) = (base.agent, base.phase());
     let reload = Reload {
         layers: parts.layers,
         current: base.config.clone(),
@@ -69,10 +69,16 @@ pub(super) fn start_tasks(base: Base<'_>, parts: ReloadParts) {
         said_unlabelled: BTreeSet::new(),
         labelled: parts.labelled,
     };
-    tasks.spawn(reload.run(parts.hangups, parts.wished, phase.clone()));
-    tasks.spawn(announce_leaving(Arc::clone(agent), phase.clone()));
+    base.run(
+        "reload",
+        reload.run(parts.hangups, parts.wished, phase.clone()),
+    );
+    base.run("leave", announce_leaving(Arc::clone(agent), phase.clone()));
     #[cfg(debug_assertions)]
-    tasks.spawn(fault_injection::trip_gossip(Arc::clone(agent), phase));
+    base.run(
+        "fault_injection",
+        fault_injection::trip(Arc::clone(agent), phase),
+    );
 }
 
 /// What operators reach.
@@ -135,20 +141,22 @@ pub(super) fn start_admin(
         recorder,
         turns: Turns::default(),
         pages: Pages::default(),
-        tasks: base.tasks().clone(),
+        tasks: base.standing.tracker().clone(),
+        lost_tasks: base.standing.lost().clone(),
     });
     let serve = |socket, port| {
         let seats = admin::seats(port, &admin.metrics);
         let door = Door::new(socket, seats, admin.metrics.refusals.clone());
-        admin::run(door, port, Arc::clone(&admin), base.tasks().clone())
+        let connections = base.standing.tracker().clone();
+        admin::run(door, port, Arc::clone(&admin), connections)
     };
-    base.tasks().spawn(serve(operators.admin, Port::Admin));
+    base.run("admin", serve(operators.admin, Port::Admin));
     if let Some(socket) = operators.metrics {
-        base.tasks().spawn(serve(socket, Port::Metrics));
+        base.run("metrics", serve(socket, Port::Metrics));
     }
     if let Some(exporter) = operators.exporter {
         let exporting = exporter.run(move || admin.exposition(), base.phase());
-        base.tasks().spawn(exporting);
+        base.run("metrics_export", exporting);
     }
 }
 
@@ -163,7 +171,7 @@ fn start_sampler(base: Base<'_>, followed: &Followed) -> Arc<Recorder> {
         settings: base.live(Config::fingerprint),
         phase: base.phase(),
     });
-    base.tasks().spawn(sampler.run());
+    base.run("history", sampler.run());
     recorder
 }
 

@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::caches::{Caches, Engine};
 use super::listener;
 use super::sources::{self, BadSource, Source};
+use crate::standing::Standing;
 use crate::upstream::{Worker, read_within};
 
 /// How often a worker's labels and its start are looked at.
@@ -35,8 +36,8 @@ pub struct KvParts {
     pub caches: Arc<Caches>,
     /// How long an engine may be silent before it is asked.
     pub silence: Duration,
-    /// Where tasks are counted.
-    pub tracker: TaskTracker,
+    /// Where tasks are started.
+    pub standing: Standing,
     /// Whether what peers know was taken over, or cannot be had.
     pub handed_over: watch::Receiver<bool>,
 }
@@ -65,7 +66,7 @@ impl KvFollower {
                 Some((known, task)) if Arc::ptr_eq(&known, worker) => task,
                 _ => {
                     let hearing = hear(Arc::clone(worker), self.parts.clone());
-                    AbortOnDropHandle::new(self.parts.tracker.spawn(hearing))
+                    AbortOnDropHandle::new(self.parts.standing.run("kv_events", hearing))
                 }
             };
             kept.insert(Arc::clone(&worker.label), (Arc::clone(worker), task));
@@ -205,7 +206,7 @@ impl Found {
                 Arc::clone(&parts.caches),
                 parts.silence,
             );
-            let task = parts.tracker.spawn(hearing);
+            let task = parts.standing.run("kv_events", hearing);
             self.listeners.push((engine, AbortOnDropHandle::new(task)));
         }
         self.sources = sources;

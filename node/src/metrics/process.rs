@@ -15,12 +15,20 @@ pub struct BuildLabels {
     pub revision: &'static str,
 }
 
+/// A task that stands as long as the replica.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[allow(missing_docs, reason = "the fields are the labels")]
+pub struct TaskLabels {
+    pub task: &'static str,
+}
+
 metrics! {
     /// The process: its build, its log, its lanes, its memory, its timers.
     pub ProcessMetrics {
         build: Family<BuildLabels, Gauge>, "build_info", "1; the labels are the release and the commit of this build";
         log_lines_dropped: Counter, "log_lines_dropped", "Log lines dropped because standard error was not read or could not be written";
         panics: Counter, "panics", "Panics of threads and tasks: each is a bug, and an ERROR in the log";
+        lost_tasks: Family<TaskLabels, Gauge>, "lost_tasks", "1: a panic ended this task, and what it did is missed until the replica starts again";
         lanes_stalled: Gauge, "lanes_stalled", "Threads that serve clients and stand still";
         memory_live: Gauge, "memory_live" Bytes, "Memory in use by this process's data, as its allocator counts";
         timer_lag: Counter<f64, AtomicU64>, "timer_lag" Seconds, "Time by which the timers of gossip and probes were late";

@@ -13,7 +13,7 @@ use http::StatusCode;
 use http::header::DATE;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::health::Probe;
 use super::hosts::NoAddress;
@@ -23,6 +23,7 @@ use super::{token_probe, vigil, worker_facts};
 use crate::config::HealthConfig;
 use crate::metrics::ResultLabels;
 use crate::shown::IS_REPLICA;
+use crate::standing::Standing;
 use crate::tls::NO_TLS;
 
 /// Results of probes, as labels.
@@ -40,12 +41,12 @@ pub struct Prober {
     parts: Arc<ProbeParts>,
     tasks: BTreeMap<Arc<str>, (Arc<Worker>, AbortOnDropHandle<()>)>,
     turns: Arc<Semaphore>,
-    tracker: TaskTracker,
+    standing: Standing,
 }
 
 impl Prober {
     /// A prober without workers.
-    pub fn new(parts: ProbeParts, tracker: TaskTracker) -> Self {
+    pub fn new(parts: ProbeParts, standing: Standing) -> Self {
         for result in [GOOD, BAD] {
             // There from the start, so that no probe is a zero and not a gap.
             let probes = &parts.metrics.workers.probes;
@@ -55,7 +56,7 @@ impl Prober {
             parts: Arc::new(parts),
             tasks: BTreeMap::new(),
             turns: Arc::new(Semaphore::new(TURNS)),
-            tracker,
+            standing,
         }
     }
 
@@ -68,7 +69,7 @@ impl Prober {
                 _ => {
                     let (parts, turns) = (Arc::clone(&self.parts), Arc::clone(&self.turns));
                     let watching = watch(Arc::clone(worker), parts, turns);
-                    AbortOnDropHandle::new(self.tracker.spawn(watching))
+                    AbortOnDropHandle::new(self.standing.run("probe", watching))
                 }
             };
             kept.insert(Arc::clone(&worker.label), (Arc::clone(worker), task));

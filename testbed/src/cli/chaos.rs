@@ -197,6 +197,10 @@ impl Options {
             self.rate.is_finite() && self.rate > 0.0,
             "--rate must be above 0"
         );
+        anyhow::ensure!(
+            self.duration != Some(Duration::ZERO),
+            "--duration must be above 0: a run without a fault shows nothing"
+        );
         // A scenario may start one more of each.
         anyhow::ensure!(
             (1..REPLICAS_MAX).contains(&self.replicas),

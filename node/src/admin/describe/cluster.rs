@@ -50,6 +50,8 @@ pub(in crate::admin) struct ClusterView {
     twins: Vec<TwinView>,
     /// The latest reading of its configuration, where that was refused and the former one stays.
     refused_config: Option<RefusedConfigView>,
+    /// Its tasks that a panic ended, by name.
+    lost_tasks: Vec<&'static str>,
     /// Null: its data port speaks plain HTTP.
     data_certificate: Option<DataCertificateView>,
     /// The `[[model]]` sections of this replica: what may be asked for, whether a worker serves it or not.
@@ -284,6 +286,7 @@ impl Admin {
                 .load()
                 .as_deref()
                 .map(RefusedConfigView::from),
+            lost_tasks: self.lost_tasks.names(),
             data_certificate: self
                 .metrics
                 .tls

@@ -172,6 +172,24 @@ fn a_configuration_that_was_refused_is_told_with_the_reason() {
 }
 
 #[test]
+fn tasks_that_a_bug_ended_are_named() {
+    let of = |tasks: &[&str]| {
+        let cluster = json!({
+            "digest": "d", "settings": "s", "replica": "r1", "replicas": [replica("r1", true, true, "d")],
+            "lost_tasks": tasks,
+        });
+        let found = summary(&cluster, &[worker("w1", "active", "good", 9)]);
+        (found.is_wrong, found.text)
+    };
+    let well = "1 replica; 1 worker usable";
+    assert_eq!(of(&[]), (false, well.to_owned()));
+    let one = format!("a bug ended task probe of r1: start it again; {well}");
+    assert_eq!(of(&["probe"]), (true, one));
+    let two = format!("a bug ended tasks dns, probe of r1: start it again; {well}");
+    assert_eq!(of(&["dns", "probe"]), (true, two));
+}
+
+#[test]
 fn who_is_gone_or_silent_is_not_forgotten() {
     let replicas = [replica("r1", true, true, "d")];
     let cluster = json!({

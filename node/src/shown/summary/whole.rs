@@ -17,6 +17,7 @@ pub(super) fn of_the_whole(cluster: &Value) -> Vec<String> {
         certificates,
         data_certificate,
         refused_config,
+        lost_tasks,
     ];
     all.iter().filter_map(|what| what(cluster)).collect()
 }
@@ -141,6 +142,18 @@ fn refused_config(cluster: &Value) -> Option<String> {
         field(cluster, "replica"),
         first_line(refused["why"].as_str().unwrap_or_default())
     ))
+}
+
+/// Tasks of the asked replica that a panic ended: what they did is missed until it starts again.
+fn lost_tasks(cluster: &Value) -> Option<String> {
+    let names = rows(cluster, "lost_tasks").iter().filter_map(Value::as_str);
+    let names: Vec<_> = names.map(clean).collect();
+    (!names.is_empty()).then(|| {
+        let replica = field(cluster, "replica");
+        let tasks = if names.len() == 1 { "task" } else { "tasks" };
+        let names = names.join(", ");
+        format!("a bug ended {tasks} {names} of {replica}: start it again; ")
+    })
 }
 
 /// The first mistake of several, one a line, shortened.

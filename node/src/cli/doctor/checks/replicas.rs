@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts};
 use crate::cli::doctor::finding::{Finding, named};
-use crate::shown::{field, rows, seconds};
+use crate::shown::{clean, field, rows, seconds};
 
 pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
     let replicas = rows(&facts.cluster, "replicas");
@@ -26,7 +26,17 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
                     to this machine, or run grapevine doctor on its own";
         found.push(Finding::info("asked", what).of([id]).todo(todo));
     }
-    for ReplicaFacts { id, about, .. } in &facts.replicas {
+    for ReplicaFacts {
+        id, about, cluster, ..
+    } in &facts.replicas
+    {
+        let lost = rows(cluster, "lost_tasks").iter().filter_map(Value::as_str);
+        for task in lost.map(clean) {
+            let what = format!("a bug ended the task {task} of {id}: what it did is missed since");
+            let todo =
+                "start the replica again, and report the lines around `panicked at` of its log";
+            found.push(Finding::problem("task", what).of([id]).todo(todo));
+        }
         if about.is_null() {
             let what =
                 format!("{id} does not tell of itself: its release is earlier than this command's");

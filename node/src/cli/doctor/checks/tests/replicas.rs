@@ -42,6 +42,15 @@ fn replicas_in_trouble_are_named() {
     let lost =
         |facts: &mut ClusterFacts| facts.cluster["lost"] = json!([{ "id": "r4", "for_s": 300 }]);
     check(lost, Problem, "replica", &["r4 died 5 min ago"]);
+    let lost_task = |facts: &mut ClusterFacts| {
+        facts.replicas[1].cluster["lost_tasks"] = json!(["probe"]);
+    };
+    check(
+        lost_task,
+        Problem,
+        "task",
+        &["the task probe of r2", "start the replica again"],
+    );
     let twins = |facts: &mut ClusterFacts| {
         facts.cluster["twins"] =
             json!([{ "id": "r2", "kept": "10.0.0.2:2", "cut_off": "10.0.0.9:2" }]);
