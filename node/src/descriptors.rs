@@ -10,6 +10,8 @@ const RESERVED: u64 = 64;
 const PER_OPERATOR: u64 = 16;
 /// Connections of the admin port, and of the metrics port, however many files there are.
 const OPERATORS_MAX: u32 = 256;
+/// Fewer connections than these serve nobody in earnest.
+const FEW: u32 = 128;
 /// A client's own, and that of the connection to the worker that answers it.
 const PER_CLIENT: u64 = 2;
 
@@ -18,7 +20,15 @@ const PER_CLIENT: u64 = 2;
 pub(crate) fn connections_for(asked: u32) -> u32 {
     let limit = raised();
     let fit = fitting(asked, limit);
-    if fit < asked {
+    // What many shells grant is enough for most; with less, a handful of clients are turned away.
+    if fit < asked.min(FEW) {
+        tracing::warn!(
+            connections = fit,
+            limits_connections = asked,
+            open_files = limit,
+            "the limit of open files holds next to no connections of clients; raise it with `ulimit -n`"
+        );
+    } else if fit < asked {
         tracing::info!(
             connections = fit,
             limits_connections = asked,

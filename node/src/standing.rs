@@ -4,8 +4,8 @@
 //! that task did. So which one ended is kept, for operators to see. It is not started again here: what it owned is gone
 //! with it, and the same view or file would end it again.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
 use tokio::task::JoinHandle;
@@ -41,6 +41,7 @@ impl Standing {
         F: Future<Output = ()> + Send + 'static,
     {
         let lost = self.lost.clone();
+        lost.lock().entry(name).or_insert(false);
         tracker.spawn(async move {
             let _watched = Watched { name, lost };
             task.await;
@@ -60,16 +61,30 @@ impl Standing {
     }
 }
 
-/// The names of tasks that a panic ended. Cheap to clone.
+/// The names of tasks, and whether a panic ended one of that name. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct LostTasks(Arc<Mutex<BTreeSet<&'static str>>>);
+pub struct LostTasks(Arc<Mutex<BTreeMap<&'static str, bool>>>);
 
 impl LostTasks {
-    /// In order.
+    /// Those that a panic ended, in order.
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
-        let names = self.0.lock().expect("no holder of this lock panics");
-        names.iter().copied().collect()
+        let all = self.lock();
+        let lost = all.iter().filter(|(_, is_lost)| **is_lost);
+        lost.map(|(name, _)| *name).collect()
+    }
+
+    /// All that were started, in order, and whether a panic ended them.
+    #[must_use]
+    pub fn all(&self) -> Vec<(&'static str, bool)> {
+        let all = self.lock();
+        all.iter()
+            .map(|(name, is_lost)| (*name, *is_lost))
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, bool>> {
+        self.0.lock().expect("no holder of this lock panics")
     }
 }
 
@@ -85,8 +100,7 @@ impl Drop for Watched {
         if !thread::panicking() {
             return;
         }
-        let mut lost = self.lost.0.lock().expect("no holder of this lock panics");
-        if lost.insert(self.name) {
+        if self.lost.lock().insert(self.name, true) != Some(true) {
             error!(
                 task = self.name,
                 "a task of this replica ended with the panic above: what it did is missed until the replica starts again"
@@ -117,5 +131,14 @@ mod tests {
             assert!(panics.await.expect_err("it panics").is_panic());
         }
         assert_eq!(standing.lost().names(), ["follow", "probe"]);
+        // What is started again under a lost name does not hide it.
+        standing.run("probe", async {}).await.expect("ends");
+        let all = [
+            ("ended", false),
+            ("follow", true),
+            ("given_up", false),
+            ("probe", true),
+        ];
+        assert_eq!(standing.lost().all(), all);
     }
 }

@@ -74,6 +74,8 @@ async fn a_worker_that_refuses_the_routers_key_costs_its_clients_nothing() {
         "it refuses the key: it answered 401"
     );
     assert_eq!(of(&open.url())["why"], Value::Null);
+    let refused = [&strict, &open].map(|worker| of(&worker.url())["key_refused"].clone());
+    assert_eq!(refused, [401.into(), Value::Null]);
     assert_eq!(of(&strict.url())["health"], "healthy");
 
     let id = open.url().replace(':', "%3A").replace('/', "%2F");

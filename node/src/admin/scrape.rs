@@ -77,11 +77,12 @@ impl Admin {
         dropped.inc_by(logging::lines_dropped().saturating_sub(dropped.get()));
         let panics = &process.panics;
         panics.inc_by(logging::panics().saturating_sub(panics.get()));
-        for task in self.lost_tasks.names() {
+        for (task, is_lost) in self.lost_tasks.all() {
+            let labels = TaskLabels { task };
             process
                 .lost_tasks
-                .get_or_create(&TaskLabels { task })
-                .set(1);
+                .get_or_create(&labels)
+                .set(is_lost.into());
         }
     }
 

@@ -22,6 +22,7 @@ Examples:
   grapevine explain request.json
   curl-like input:   echo '{\"model\":\"m\",\"messages\":[...]}' | grapevine explain -
   a prompt:          grapevine explain --model m --prompt 'Why is the sky blue?'
+  for a tenant:      grapevine explain request.json --tenant acme
   by content alone:  grapevine explain request.json --ignore-load"
 )]
 pub struct ExplainArgs {
@@ -37,6 +38,9 @@ pub struct ExplainArgs {
     /// Path that the request would be sent to.
     #[arg(long, default_value = "/v1/chat/completions")]
     path: String,
+    /// Decides as for this tenant, which is part of every key; where clients have keys, that of the key's entry.
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
     /// Decides as if no worker had any load, so that answers of several replicas can be compared.
     #[arg(long)]
     ignore_load: bool,
@@ -55,6 +59,9 @@ pub async fn explain(args: ExplainArgs) -> Result<(), Failure> {
         (None, None) => return Err(Failure::Usage("give a file, - or --prompt".to_owned())),
     };
     let mut query = vec![("path", args.path.as_str())];
+    if let Some(tenant) = &args.tenant {
+        query.push(("tenant", tenant));
+    }
     if args.ignore_load {
         query.push(("load", "ignore"));
     }

@@ -183,6 +183,7 @@ fn write_lines(
     let mut batch = Vec::with_capacity(BATCH_BYTES);
     let (mut is_open, mut was_full) = (true, false);
     let mut quiet_looks = QUIET_LOOKS;
+    let mut is_cut = false;
     while is_open {
         if quiet_looks >= QUIET_LOOKS {
             is_open = take(waiting.recv().ok(), &mut batch);
@@ -204,8 +205,14 @@ fn write_lines(
             batch.extend_from_slice(notice(lost, is_json).as_bytes());
         }
         let lines = memchr::memchr_iter(b'\n', &batch).count() as u64;
+        if is_cut && !batch.is_empty() {
+            is_cut = false;
+            // What comes next must not stand behind half a line; an empty one is passed over by who reads lines.
+            batch.insert(0, b'\n');
+        }
         if out.write_all(&batch).is_err() {
             // Its reader is gone, or a disk is full: metrics tell, and the log when it is read again.
+            is_cut = true;
             let own = lines - u64::from(lost > 0);
             LINES_DROPPED.fetch_add(own, Ordering::Relaxed);
             dropped.fetch_add(lost + own, Ordering::Relaxed);
@@ -376,6 +383,59 @@ mod tests {
         }
         drop(guard);
         assert!(lines_dropped() >= before + 5);
+    }
+
+    /// A disk that is full for a while, in the middle of a line.
+    #[test]
+    fn a_line_that_was_cut_off_is_ended() {
+        #[derive(Clone, Default)]
+        struct Full(Arc<Mutex<(Vec<u8>, usize)>>);
+        impl Write for Full {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let mut disk = self.0.lock().expect("not poisoned");
+                let fit = bytes.len().min(disk.1);
+                if fit == 0 {
+                    return Err(io::ErrorKind::StorageFull.into());
+                }
+                disk.1 -= fit;
+                disk.0.extend_from_slice(&bytes[..fit]);
+                Ok(fit)
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let full = Full::default();
+        full.0.lock().expect("not poisoned").1 = 11;
+        let (lines, waiting) = sync_channel(4);
+        let (writer, room) = (full.clone(), full.clone());
+        let dropped = AtomicU64::new(0);
+        let line = |text: &str| LogMessage::Line(text.as_bytes().into());
+        lines.send(line("{\"a\":1}\n")).expect("room");
+        let mut looks = 0;
+        let ends = || {
+            looks += 1;
+            match looks {
+                2 => lines.send(line("{\"a\":2}\n")).expect("room"),
+                4 => {
+                    room.0.lock().expect("not poisoned").1 = 1_000;
+                    lines.send(line("{\"a\":3}\n")).expect("room");
+                }
+                6 => lines.send(LogMessage::Stop).expect("room"),
+                _ => {}
+            }
+        };
+        write_lines(&waiting, &dropped, writer, true, ends);
+        let written = full.0.lock().expect("not poisoned").0.clone();
+        let text = String::from_utf8(written).expect("text");
+        let lines = text.lines().filter(|line| !line.is_empty());
+        let whole = lines.filter(|line| serde_json::from_str::<serde_json::Value>(line).is_ok());
+        assert_eq!(
+            whole.count(),
+            3,
+            "the first, the notice and the third: {text}"
+        );
     }
 
     #[test]

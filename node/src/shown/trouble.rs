@@ -68,7 +68,11 @@ pub fn own_trouble(worker: &Value) -> Option<&'static str> {
         true => None,
         false => trouble_of_verdict(verdict, check),
     };
-    trouble.or_else(|| is_nameless(worker).then_some(NAMELESS))
+    // A 403 may be the list of models alone, which a gateway keeps to itself.
+    let refuses = (worker["key_refused"] == 401).then_some(REFUSING_KEY);
+    trouble
+        .or(refuses)
+        .or_else(|| is_nameless(worker).then_some(NAMELESS))
 }
 
 /// It works and serves nothing: it lists no models, or none by a name that can be used. A worker that came just now is
@@ -79,6 +83,8 @@ fn is_nameless(worker: &Value) -> bool {
 
 /// What a worker is that serves nothing by a name that can be used.
 pub const NAMELESS: &str = "without a model that can be used";
+/// What a worker is whose checks are good and that answers no request of this replica.
+pub const REFUSING_KEY: &str = "refusing this replica's key";
 /// What a worker is whose next request shows how it is.
 pub const ON_TRIAL: &str = "on trial after failed requests";
 /// What a worker is that gets nothing from this replica before a time that it named (`Retry-After`).

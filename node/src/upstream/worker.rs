@@ -172,10 +172,15 @@ impl Worker {
 
     /// What is amiss with what it says of its models, where a person has to mend that.
     pub fn models_amiss(&self) -> Option<String> {
-        match self.key_refused.load(Ordering::Relaxed) {
-            0 => self.list_amiss.load().as_deref().cloned(),
-            status => Some(format!("{KEY_REFUSED}: it answered {status}")),
+        match self.refuses_key_with() {
+            None => self.list_amiss.load().as_deref().cloned(),
+            Some(status) => Some(format!("{KEY_REFUSED}: it answered {status}")),
         }
+    }
+
+    /// The status with which it refuses this replica's key, or wants one.
+    pub fn refuses_key_with(&self) -> Option<u16> {
+        Some(self.key_refused.load(Ordering::Relaxed)).filter(|status| *status != 0)
     }
 
     /// Notes that it refuses the key that this replica has for it, or that there is none; says it once.

@@ -173,7 +173,7 @@ fn recorded(path: &Path, form: &Form) -> Result<Recorded, BenchError> {
 async fn only_model(client: &Client) -> Result<String, BenchError> {
     let listed = client.json("/v1/models", MODELS_LIMIT).await;
     let listed: Models = listed.map_err(|error| {
-        let why = format!("cannot ask for the models, so name one by --model: {error:#}");
+        let why = format!("cannot ask for the models: {error:#}; name one by --model, and a key by --api-key-file where one is asked for");
         match error.downcast_ref::<Unreached>() {
             Some(_) => BenchError::Unreachable(why),
             None => BenchError::Refused(why),

@@ -64,6 +64,8 @@ pub(in crate::admin) struct WorkerView {
     failed_check: Option<&'static str>,
     /// The same in words; of one whose checks are good, what is amiss with what it says of its models.
     why: Option<String>,
+    /// The status with which it refused the key of this replica last, 401 or 403; null where it takes it.
+    key_refused: Option<u16>,
     /// Takes requests and delivers no token.
     stalled: bool,
     /// Times that its breaker opened, as far as it remembers.
@@ -168,6 +170,7 @@ impl Admin {
                 .failed
                 .map(|(_, why)| why.into())
                 .or_else(|| worker.models_amiss()),
+            key_refused: worker.refuses_key_with(),
             stalled: report.verdict == Claim::Stalled,
             ejections: report.ejections,
             ejected_for_ms: u64::try_from(report.shut_for.as_millis()).unwrap_or(u64::MAX),

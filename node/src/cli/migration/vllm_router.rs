@@ -19,7 +19,7 @@ pub(super) const SELECTOR: &str = "the server selects; in the file also sets, as
 pub(super) const NAMESPACE: &str =
     "several may be given; default that of the replica's own pod, not all, which is `*`";
 pub(super) const REQUEST_ID: &str =
-    "1 to 128 letters, digits, `.`, `_` and `-`, else a new id is made; either reaches the worker";
+    "1 to 128 letters, digits and `._-:/=+@~`, else a new id is made; either reaches the worker";
 pub(super) const ROLE: &str = "gives the role of those pods' workers";
 pub(super) const STARTUP: &str = "the router does not wait for workers: each is checked every \
      --health-check-interval-secs and used when it answers";

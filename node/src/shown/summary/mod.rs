@@ -9,8 +9,8 @@ use serde_json::Value;
 use self::whole::of_the_whole;
 use super::models::{paused, unserved as models_without_worker};
 use super::trouble::{
-    ON_TRIAL, PAUSED, awaits_trial, is_state, is_usable, own_trouble, replica_trouble,
-    worker_trouble,
+    ON_TRIAL, PAUSED, REFUSING_KEY, awaits_trial, is_state, is_usable, own_trouble,
+    replica_trouble, worker_trouble,
 };
 use super::{field, rows, seconds};
 
@@ -47,9 +47,9 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
     let of_replicas = told(trouble.chain(gone).collect());
     let trouble = workers.iter().filter_map(|worker| {
         let what = worker_trouble(worker)?;
-        // How long others have doubted it is not known here.
+        // How long others have doubted it is not known here, nor since when it refuses keys.
         let lasts = worker["verdict_for_s"].as_u64();
-        let lasts = lasts.filter(|_| own_trouble(worker).is_some());
+        let lasts = lasts.filter(|_| own_trouble(worker).is_some() && what != REFUSING_KEY);
         Some((field(worker, "id"), what, lasts))
     });
     let of_workers: Vec<_> = trouble.collect();

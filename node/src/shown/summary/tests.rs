@@ -190,6 +190,26 @@ fn tasks_that_a_bug_ended_are_named() {
 }
 
 #[test]
+fn a_worker_that_refuses_the_key_is_no_usable_one() {
+    let of = |status: u16| {
+        let mut refusing = worker("w2", "active", "good", 900);
+        refusing["key_refused"] = status.into();
+        let cluster =
+            json!({ "digest": "d", "settings": "s", "replicas": [replica("r1", true, true, "d")] });
+        summary(&cluster, &[worker("w1", "active", "good", 9), refusing]).text
+    };
+    assert_eq!(
+        of(401),
+        "1 replica; 1 of 2 workers usable: 1 refusing this replica's key: w2"
+    );
+    assert_eq!(
+        of(403),
+        "1 replica; 2 workers usable",
+        "its list alone may be closed"
+    );
+}
+
+#[test]
 fn who_is_gone_or_silent_is_not_forgotten() {
     let replicas = [replica("r1", true, true, "d")];
     let cluster = json!({

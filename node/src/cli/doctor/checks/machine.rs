@@ -9,6 +9,8 @@ use crate::cli::doctor::finding::{Finding, named};
 
 /// Connections that fit below which a replica is small for what its limit says.
 pub(super) const CONNECTIONS_FEW: u64 = 4_096;
+/// With fewer a handful of clients is turned away.
+const CONNECTIONS_TOO_FEW: u64 = 128;
 /// Share of the last hour's periods in which the quota of the cgroup was used up that is worth a word.
 const HELD_UP: f64 = 0.05;
 /// A replica refuses requests from 85 % on.
@@ -63,7 +65,8 @@ fn connections(replicas: &[ReplicaFacts], found: &mut Vec<Finding>) {
             named(&ids)
         );
         let finding = match fit {
-            ..CONNECTIONS_FEW => Finding::advice("files", what),
+            ..CONNECTIONS_TOO_FEW => Finding::problem("files", what),
+            CONNECTIONS_TOO_FEW..CONNECTIONS_FEW => Finding::advice("files", what),
             _ => Finding::info("files", what),
         };
         found.push(finding.of(ids).todo(RAISE));

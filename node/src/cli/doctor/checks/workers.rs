@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::cli::doctor::facts::ClusterFacts;
 use crate::cli::doctor::finding::{Finding, count, named, verb};
 use crate::shown::trouble::{
-    NAMELESS, ON_TRIAL, RETURNING, awaits_trial, own_trouble, worker_trouble,
+    NAMELESS, ON_TRIAL, REFUSING_KEY, RETURNING, awaits_trial, own_trouble, worker_trouble,
 };
 use crate::shown::{IS_REPLICA, KEY_REFUSED, NAMES_LEFT_OUT, field, rows};
 
@@ -247,6 +247,7 @@ fn remedy(trouble: &str) -> &'static str {
             "its answers fail: read the engine's log; after a pause it is tried again, by the next request that would go there"
         }
         NAMELESS => "look what its /v1/models lists",
+        REFUSING_KEY => OF_KEY,
         _ => {
             "other replicas speak against it, this one has no sign of its own: grapevine doctor on one of them says why"
         }

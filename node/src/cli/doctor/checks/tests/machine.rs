@@ -25,6 +25,12 @@ fn what_a_machine_lacks_is_named() {
         &["hold 400 connections of limits.connections = 65536"],
     );
     check(
+        of("/connections_fit", json!(1)),
+        Problem,
+        "files",
+        &["hold 1 connections"],
+    );
+    check(
         of("/connections_fit", json!(9_000)),
         Info,
         "files",

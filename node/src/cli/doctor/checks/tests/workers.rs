@@ -87,6 +87,12 @@ fn workers_in_trouble_are_named_with_what_to_do() {
     };
     let words = ["1 worker refuses the key", "http://b:1", "api_key_file"];
     check(declared, Problem, "worker", &words);
+    let refusing = |facts: &mut ClusterFacts| {
+        declared(facts);
+        facts.workers[1]["key_refused"] = 401.into();
+    };
+    let words = ["refusing this replica's key", "http://b:1", "api_key_file"];
+    check(refusing, Problem, "worker", &words);
     let stuck = |facts: &mut ClusterFacts| {
         facts.workers[1]["verdict"] = "stalled".into();
         declared(facts);
