@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use grapevine_tests::binary::grapevine;
-use grapevine_tests::cluster::{Cluster, Plan};
+use grapevine_tests::cluster::{Cluster, Plan, Replica};
 use grapevine_tests::http1;
 use grapevine_tests::ports::free_address;
 use grapevine_tests::process::{Signal, read};
@@ -12,7 +12,7 @@ use grapevine_tests::wait::eventually;
 use rustix::process::{Pid, kill_process};
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
@@ -303,6 +303,83 @@ async fn a_lease_that_is_not_renewed_stops_use_first() {
         states(&cluster, &kept).await,
         vec![Some("active".to_owned()); 3]
     );
+}
+
+/// Renewals that a replica took.
+async fn renewals(replica: &Replica) -> f64 {
+    let metrics = replica.admin().metrics().await;
+    metrics.sum("grapevine_lease_renewals_total", "result=\"renewed\"")
+}
+
+/// The worker is there at all replicas until this one has taken so many more renewals.
+async fn stays_for(cluster: &Cluster, worker: &str, replica: &Replica, more: f64) {
+    let before = renewals(replica).await;
+    eventually(LIMIT, "renewals for two terms and a grace", async || {
+        let states = states(cluster, worker).await;
+        let is_there = |state: &Option<String>| state.as_deref() == Some("active");
+        assert!(states.iter().all(is_there), "{states:?}");
+        let count = renewals(replica).await - before;
+        (count >= more)
+            .then_some(())
+            .ok_or_else(|| count.to_string())
+    })
+    .await;
+}
+
+fn register(dir: &TempDir, worker: &str, to: &str, credential: &str) -> Registered {
+    let words = ["register", "--worker", worker, "--to", to];
+    Registered::run(dir, &[&words[..], &["--credential", credential]].concat())
+}
+
+/// Its gossip reaches nobody, and its admin port answers: the others would lose the worker with its lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_renews_at_a_replica_that_is_alone_is_registered_at_others_too() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut cluster = plan().worker("http://127.0.0.1:1", &[]).start(1).await;
+    let silent = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
+    let seed = silent.local_addr().expect("bound").to_string();
+    cluster.join("alone", vec![seed]).await;
+    let [among_others, alone] = &cluster.replicas[..] else {
+        panic!("not two");
+    };
+    eventually(LIMIT, "it has its view", async || {
+        let view = alone.admin().view().await;
+        view.is_in()
+            .then_some(())
+            .ok_or_else(|| format!("{view:?}"))
+    })
+    .await;
+    let (_worker, url) = start_worker(&dir, "w", "0").await;
+    let to = [alone, among_others].map(|replica| format!("http://{}", replica.admin().0));
+    let mut one = register(&dir, &url, &to.join(","), &credential(&url).await);
+    until(&cluster, &url, Some("active"), &one.log).await;
+    stays_for(&cluster, &url, among_others, 18.0).await;
+    assert!(renewals(alone).await >= 18.0, "it is renewed there, too");
+    says(|| read(&one.log), "no other replica lives for").await;
+    one.signal(Signal::TERM);
+    until(&cluster, &url, None, &one.log).await;
+    let status = one.child.wait().await.expect("it can be waited for");
+    assert!(status.success(), "{}", read(&one.log));
+}
+
+/// It may renew where nobody else hears of it. When it is gone as well, its lease ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_good_worker_outlives_the_replica_at_which_it_renewed() {
+    let [dir, other] =
+        [(); 2].map(|()| tempfile::tempdir().expect("a temporary directory can be made"));
+    let mut cluster = plan().start(2).await;
+    let (mut worker, url) = start_worker(&dir, "w", "0").await;
+    let (_kept, others) = start_worker(&other, "w", "0").await;
+    let to = |at: usize| format!("http://{}", cluster.replicas[at].admin().0);
+    let one = register(&dir, &url, &to(0), &credential(&url).await);
+    let _keeps = register(&other, &others, &to(1), &credential(&others).await);
+    until(&cluster, &url, Some("active"), &one.log).await;
+    until(&cluster, &others, Some("active"), &one.log).await;
+    cluster.replicas[0].kill().await;
+    stays_for(&cluster, &url, &cluster.replicas[1], 24.0).await;
+    worker.signal(Signal::KILL);
+    worker.ended().await;
+    until(&cluster, &url, None, &one.log).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -57,6 +57,21 @@ impl Agent {
         net.map_or_else(Vec::new, |net| net.transport.silent_seeds())
     }
 
+    /// Whether there are others, and none of them lives for this replica: it knows of dead ones, its seeds let it in
+    /// nowhere, or another process is kept under its id. What is written here reaches nobody then.
+    pub fn is_cut_off(&self) -> bool {
+        let view = self.view();
+        let own = &self.0.replica;
+        let others: Vec<_> = view
+            .replicas()
+            .iter()
+            .filter(|one| one.id != *own)
+            .collect();
+        let is_missed = || !others.is_empty() || !self.silent_seeds().is_empty();
+        let lives = others.iter().any(|other| other.live);
+        self.kept_instead().is_some() || (!lives && is_missed())
+    }
+
     /// End of this replica's certificate; none in a cluster of one.
     pub fn certificate_ends(&self) -> Option<SystemTime> {
         let net = self.0.driver.net()?;

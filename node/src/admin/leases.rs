@@ -29,6 +29,8 @@ struct Lease {
     is_renewed_twice: bool,
     /// Who else says that the worker is there, so that it stays when the lease ends: `admin`, `config`, or other sources.
     also_by: Vec<String>,
+    /// No other replica lives for this one, so none of them hears of it: it has to be renewed at another one, too.
+    is_alone: bool,
 }
 
 /// A lease that its worker ended.
@@ -37,6 +39,8 @@ struct Released {
     released: String,
     /// Who still says that the worker is there.
     also_by: Vec<String>,
+    /// No other replica lives for this one: it has to be ended at another one, too.
+    is_alone: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -130,6 +134,7 @@ impl Admin {
         let released = Released {
             released: id.to_string(),
             also_by: self.also_by(&id),
+            is_alone: self.agent.is_cut_off(),
         };
         Ok(json(StatusCode::OK, &released))
     }
@@ -145,6 +150,7 @@ impl Admin {
             in_flight: in_flight.values().flatten().sum(),
             is_renewed_twice: self.leases.are_two(id),
             also_by: self.also_by(id),
+            is_alone: self.agent.is_cut_off(),
         }
     }
 

@@ -6,12 +6,14 @@ use std::time::Duration;
 use grapevine_discovery::dns::{self, DnsSettings, Scheme};
 use grapevine_discovery::file::{self, FileSettings};
 use grapevine_discovery::{Settings, Watcher, feed};
+use grapevine_gossip::worker::WorkerId;
 use tokio::net::TcpListener;
 
 use super::base::Base;
 use super::cluster::Followed;
 #[cfg(feature = "kubernetes")]
 use super::kubernetes;
+use crate::cluster::Cluster;
 use crate::config::LeaseConfig;
 use crate::discovery::{
     Board, Credentials, Follow, FollowParts, LEASE_SOURCE, LeaseParts, LeaseRegistrar, Leases,
@@ -19,6 +21,7 @@ use crate::discovery::{
 };
 use crate::live::Live;
 use crate::upstream::Connector;
+use crate::upstream::health::Answers;
 
 /// Files are read in full twice in that time, however rarely they change.
 const FILES_STALE_AFTER: Duration = Duration::from_secs(60);
@@ -48,6 +51,7 @@ pub(super) fn start_discovery(
         let leases = Arc::new(Leases::new(LeaseParts {
             source,
             agent: Arc::clone(base.agent),
+            is_good: is_good(&followed.cluster),
             warm_ups: Arc::clone(&followed.warm_ups),
             board: Arc::clone(&board),
             metrics: base.metrics.discovery.clone(),
@@ -101,6 +105,16 @@ pub(super) fn start_discovery(
         leases,
         credentials: base.live(|config| config.leases.secret.as_ref().map(Credentials::new)),
     }
+}
+
+/// Whether a worker is known, and answers its checks.
+fn is_good(cluster: &Arc<Cluster>) -> Box<dyn Fn(&WorkerId) -> bool + Send + Sync> {
+    let cluster = Arc::clone(cluster);
+    Box::new(move |id| {
+        let fleet = cluster.fleet();
+        let worker = fleet.workers().find(|worker| worker.id == *id);
+        worker.is_some_and(|worker| worker.health.answers() == Answers::Yes)
+    })
 }
 
 /// Starts what watches, and returns the ends at which pictures are read.

@@ -1,4 +1,5 @@
-//! The lease of one worker: renewed at whichever replica answers, the last one first.
+//! The lease of one worker: renewed at whichever replica answers, the last one first; where that one is alone, at others,
+//! too, until one is not.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +19,8 @@ use crate::shown::add_command::add_command;
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// How long a lease lasts, until a replica has said.
 const TTL: Duration = Duration::from_secs(30);
+/// For so many terms after a replica was alone it may hear from the others of what was renewed there meanwhile.
+const TERMS_APART: u32 = 2;
 
 /// What became of a renewal.
 pub(super) enum Renewed {
@@ -33,7 +36,7 @@ pub(super) enum Renewed {
 pub(super) struct Lease {
     id: WorkerId,
     replicas: Vec<AdminClient>,
-    /// The replica that answered last.
+    /// The replica that answered last, the first of them where several were asked.
     at: usize,
     body: Map<String, Value>,
     credential: Option<String>,
@@ -42,6 +45,8 @@ pub(super) struct Lease {
     process: String,
     /// Requests that it sent, so that it is known for one process whichever replica has them.
     sent: u64,
+    /// When a replica last said that it is alone, and for how long that matters.
+    apart: Option<(Instant, Duration)>,
     in_flight: Option<u64>,
     /// A renewal was taken, and nothing has ended it since.
     is_held: bool,
@@ -70,6 +75,7 @@ impl Lease {
             credential_file: args.credential_file.clone(),
             process: format!("{:016x}", rand::random::<u64>()),
             sent: 0,
+            apart: None,
             in_flight: None,
             is_held: false,
             is_removed: false,
@@ -114,7 +120,10 @@ impl Lease {
         let (answer, is_late) = self.call(Method::PUT, body.into_bytes()).await;
         self.is_asked_for = is_late && answer.is_err();
         match answer {
-            Ok(lease) => {
+            Ok(Taken {
+                answer: lease,
+                note,
+            }) => {
                 let state = lease["state"].as_str().unwrap_or("unknown");
                 if let Some(late) = self.late_by() {
                     self.report(format!(
@@ -144,7 +153,7 @@ impl Lease {
                     "draining" if asked == "draining" => {
                         "draining: the worker gets nothing new".to_owned()
                     }
-                    _ => format!("registered as {}: {state}", self.id),
+                    _ => format!("registered as {}: {state}{note}", self.id),
                 });
                 self.is_removed = state == "removed";
                 self.is_held = !self.is_removed;
@@ -176,12 +185,12 @@ impl Lease {
     /// # Errors
     /// No replica answered, or the cluster refused.
     pub(super) async fn release(&mut self) -> Result<String, Failure> {
-        let answer = self.call(Method::DELETE, Vec::new()).await.0?;
+        let Taken { answer, note } = self.call(Method::DELETE, Vec::new()).await.0?;
         self.is_held = false;
         self.is_asked_for = false;
         let others = also_by(&answer);
         Ok(match others.is_empty() {
-            true => "the worker is taken out of the cluster".to_owned(),
+            true => format!("the worker is taken out of the cluster{note}"),
             false => format!(
                 "the lease has ended; the worker stays in the cluster: {} says that it is there",
                 who(&others)
@@ -189,9 +198,10 @@ impl Lease {
         })
     }
 
-    /// Asks one replica after the other, and returns the first answer. A refusal counts when nobody accepts: while a secret
-    /// is changed, replica by replica, some have the former one. And whether an answer was not waited for.
-    async fn call(&mut self, method: Method, body: Vec<u8>) -> (Result<Value, Failure>, bool) {
+    /// Asks one replica after the other, and returns the first answer; where that replica is alone, the others do not hear of
+    /// it, and are asked until one is not alone. A refusal counts when nobody accepts: while a secret is changed, replica by
+    /// replica, some have the former one. And whether an answer was not waited for.
+    async fn call(&mut self, method: Method, body: Vec<u8>) -> (Result<Taken, Failure>, bool) {
         let mut is_late = false;
         let answer = self.call_each(method, body, &mut is_late).await;
         (answer, is_late)
@@ -202,15 +212,16 @@ impl Lease {
         method: Method,
         body: Vec<u8>,
         is_late: &mut bool,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Taken, Failure> {
         let credential = self.credential()?;
         let (mut unreachable, mut refused) = (Vec::new(), None);
+        let (mut answers, mut first) = (Answers::default(), None);
         for _ in 0..self.replicas.len() {
             let client = self.replicas[self.at].with_token(credential.clone())?;
             let url = client.url();
             let path = ["leases", self.id.as_str()];
             let number = self.sent.to_string();
-            self.sent += 1;
+            self.sent += self.step();
             let query = [("process", self.process.as_str()), ("number", &number)];
             let call = client.call(method.clone(), &path, &query, body.clone());
             match timeout(ANSWER_WITHIN, call).await {
@@ -227,13 +238,39 @@ impl Lease {
                 Ok(Err(failure)) => {
                     refused.get_or_insert(failure);
                 }
-                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Ok(answer)) => {
+                    first.get_or_insert(self.at);
+                    if answers.take(url.as_str(), answer) {
+                        break;
+                    }
+                    self.apart = Some((Instant::now(), self.ttl() * TERMS_APART));
+                }
             }
             self.turn();
+        }
+        if let Some(first) = first {
+            // Nobody else renews it at the one that is alone.
+            self.at = first;
+        }
+        if let Some(taken) = answers.together() {
+            return Ok(taken);
         }
         let all = unreachable.join(", ");
         let unreachable = || Failure::Unreachable(format!("no replica answers at {all}"));
         Err(refused.unwrap_or_else(unreachable))
+    }
+
+    /// By how much the number of requests grows. Numbers that follow each other show a replica at which it was renewed
+    /// elsewhere in between that another process did so; here it is this one that went to several.
+    fn step(&self) -> u64 {
+        match self.apart {
+            Some((at, lasts)) if at.elapsed() < lasts => 2,
+            _ => 1,
+        }
+    }
+
+    fn ttl(&self) -> Duration {
+        self.renewed.map_or(TTL, |(_, ttl)| ttl)
     }
 
     fn credential(&self) -> Result<Option<String>, Failure> {
@@ -268,6 +305,55 @@ impl Lease {
             report(&line);
             self.reported = Some(line);
         }
+    }
+}
+
+/// What the replicas that took one request answered together.
+struct Taken {
+    answer: Value,
+    /// Which of them are alone, to be added to a report; mostly nothing.
+    note: String,
+}
+
+/// Answers to one request, of which all but the last are of replicas that are alone.
+#[derive(Default)]
+struct Answers {
+    alone: Vec<String>,
+    /// The replica that is not.
+    among_others: Option<String>,
+    in_flight: u64,
+    last: Option<Value>,
+}
+
+impl Answers {
+    /// Takes in one. Whether no further one is needed: the other replicas hear of the request from this one. Releases before
+    /// do not say that they are alone.
+    fn take(&mut self, url: &str, answer: Value) -> bool {
+        let is_alone = answer["is_alone"] == true;
+        match is_alone {
+            true => self.alone.push(url.to_owned()),
+            false => self.among_others = Some(url.to_owned()),
+        }
+        self.in_flight += answer["in_flight"].as_u64().unwrap_or(0);
+        self.last = Some(answer);
+        !is_alone
+    }
+
+    /// What the last one says, of the requests of all; none if nobody answered.
+    fn together(self) -> Option<Taken> {
+        let mut answer = self.last?;
+        if let Some(in_flight) = answer.get_mut("in_flight") {
+            *in_flight = self.in_flight.into();
+        }
+        let alone = self.alone.join(", ");
+        let note = match self.among_others {
+            _ if alone.is_empty() => String::new(),
+            Some(other) => {
+                format!("; no other replica lives for {alone}, so {other} was told, too")
+            }
+            None => format!("; no other replica lives for {alone}, and none was told"),
+        };
+        Some(Taken { answer, note })
     }
 }
 
@@ -384,6 +470,52 @@ mod tests {
         let said = format!("http://{}/ refuses the credential", first.1);
         assert!(failure.to_string().starts_with(&said), "{failure}");
         refuses.abort();
+    }
+
+    /// The others would not hear of it, and it would end for them.
+    #[tokio::test]
+    async fn where_a_replica_is_alone_others_are_asked_too() {
+        let ports = [port().await, port().await, port().await];
+        let to = ports.each_ref().map(|(_, at)| format!("http://{at}"));
+        let asked = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let mut replicas = Vec::new();
+        for (name, (listener, _)) in ports.into_iter().enumerate() {
+            let asked = std::sync::Arc::clone(&asked);
+            replicas.push(serve(listener, move |line| {
+                let number = line.rsplit(['=', ' ']).nth(1).expect("a number");
+                let number: u64 = number.parse().expect("a number");
+                asked.lock().expect("whole").push((name, number));
+                let answer = json!({
+                    "state": "active", "ttl_s": 30, "in_flight": name + 1, "is_alone": name == 0,
+                    "also_by": [],
+                });
+                (200, answer)
+            }));
+        }
+        let mut lease = lease_at(&to.join(","), &["--credential", "gvw1_x"]);
+        for _ in 0..2 {
+            let renewed = lease.renew("active").await;
+            assert!(matches!(renewed, Renewed::Until(_)));
+            assert_eq!(lease.in_flight(), Some(3), "at both of them");
+        }
+        lease.release().await.expect("an answer");
+        // The first one each time: what was renewed there ends there by itself.
+        let of = |asked: &[(usize, u64)]| asked.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+        let asked = asked.lock().expect("whole").clone();
+        assert_eq!(of(&asked), [0, 1, 0, 1, 0, 1]);
+        let of_first = asked.iter().filter(|(name, _)| *name == 0);
+        let of_first: Vec<u64> = of_first.map(|(_, number)| *number).collect();
+        let follow = of_first.windows(2).any(|pair| pair[0] + 1 == pair[1]);
+        assert!(!follow, "it would take two for two processes: {of_first:?}");
+        let said = lease.reported.unwrap_or_default();
+        let note = format!(
+            "no other replica lives for {}/, so {}/ was told",
+            to[0], to[1]
+        );
+        assert!(said.contains(&note), "{said}");
+        for replica in replicas {
+            replica.abort();
+        }
     }
 
     /// Beside a worker of the configuration nothing is drained and nothing taken out.

@@ -1,10 +1,11 @@
 //! What a replica heard of leases itself, and what is due by that. Pure: `now` is an argument.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use grapevine_gossip::ReplicaId;
 use grapevine_gossip::registry::Entry;
+use grapevine_gossip::view::ReplicaInfo;
 use grapevine_gossip::worker::{Labels, State, WorkerId};
 use tokio::time::Instant;
 
@@ -24,6 +25,8 @@ pub(super) struct Heard {
     pub(super) last: Option<Instant>,
     /// Nobody heard anything at the last look.
     pub(super) is_deaf: bool,
+    /// Writers of leases that were seen leaving, and have not come back.
+    left: BTreeSet<ReplicaId>,
 }
 
 /// A renewal, and how long its caller was told that it lasts: a shorter time that is configured later is for later ones.
@@ -104,11 +107,37 @@ impl Heard {
         self.declared.retain(|id, _| renewed.contains_key(id));
     }
 
-    /// `is_masked`: an operator removed the worker, so that nobody loses it with its lease. Asked of silent ones only.
+    /// Takes in which of the writers of leases leave.
+    pub(super) fn see<'a>(
+        &mut self,
+        replicas: &[ReplicaInfo],
+        writers: impl Iterator<Item = &'a ReplicaId>,
+    ) {
+        for replica in replicas {
+            if replica.leaving {
+                self.left.insert(replica.id.clone());
+            } else if replica.live {
+                self.left.remove(&replica.id);
+            }
+        }
+        let known: BTreeSet<&ReplicaId> = writers.collect();
+        self.left.retain(|id| known.contains(id));
+    }
+
+    /// Whether the writer of an entry that this replica answers for is another one, which did not leave. It may live on
+    /// where this replica does not hear it, and take renewals.
+    pub(super) fn is_taken_over(&self, own: &ReplicaId, entry: &Entry) -> bool {
+        let writer = entry.writer.as_ref();
+        writer.is_some_and(|writer| writer != own && !self.left.contains(writer))
+    }
+
+    /// `is_masked`: an operator removed the worker, so that nobody loses it with its lease. `is_kept`: it is there, and may
+    /// be renewed where this replica does not hear it. Asked of silent ones only.
     pub(super) fn due(
         &self,
         entry: &Entry,
         is_masked: impl FnOnce() -> bool,
+        is_kept: impl FnOnce() -> bool,
         config: &LeaseConfig,
         now: Instant,
     ) -> Due {
@@ -127,6 +156,7 @@ impl Heard {
         let is_masked = is_masked();
         match () {
             () if self.is_deaf && !is_masked => Due::Nothing,
+            () if is_in_use && !is_masked && is_kept() => Due::Nothing,
             () if silent > ttl + config.grace => Due::Remove,
             () if is_in_use && !is_masked => Due::StopUse,
             () => Due::Nothing,
@@ -180,7 +210,7 @@ mod tests {
     /// What is due at this second, when peers hear renewals or not.
     fn due(heard: &mut Heard, state: State, peers_hear: bool, now: Instant) -> Due {
         heard.follow([&id()].into_iter(), peers_hear, config().ttl, now);
-        heard.due(&entry(state), || false, &config(), now)
+        heard.due(&entry(state), || false, || false, &config(), now)
     }
 
     /// Looks at these seconds, at which peers hear renewals.
@@ -226,7 +256,7 @@ mod tests {
         let mut due = |seconds| {
             let now = after(seconds, start);
             heard.follow([&id()].into_iter(), false, config().ttl, now);
-            heard.due(&entry(State::Active), || true, &config(), now)
+            heard.due(&entry(State::Active), || true, || true, &config(), now)
         };
         let over = config().ttl + config().grace;
         assert_eq!(due(over.as_secs()), Due::Nothing, "nobody loses it");
@@ -273,6 +303,67 @@ mod tests {
                 (31, State::Active, Due::StopUse),
             ],
         );
+    }
+
+    /// Its own writer may be alive beyond a broken link, and take renewals. One that was drained before is over.
+    #[test]
+    fn a_good_worker_outlives_a_writer_that_was_lost() {
+        let (mut heard, start) = (Heard::default(), Instant::now());
+        let over = config().ttl + config().grace;
+        heard.renewal(&id(), config().ttl, start);
+        let mut due = |state, is_good, seconds| {
+            let now = after(seconds, start);
+            heard.follow([&id()].into_iter(), true, config().ttl, now);
+            heard.due(&entry(state), || false, || is_good, &config(), now)
+        };
+        for seconds in [31, over.as_secs() + 1] {
+            assert_eq!(due(State::Active, true, seconds), Due::Nothing, "{seconds}");
+        }
+        assert_eq!(due(State::Active, false, 31), Due::StopUse);
+        let last = over.as_secs() + 1;
+        assert_eq!(due(State::Active, false, last), Due::Remove);
+        assert_eq!(due(State::Draining, true, last), Due::Remove);
+    }
+
+    #[test]
+    fn a_writer_that_left_is_no_lost_one_until_it_is_back() {
+        let [own, writer, other] =
+            ["r1", "r2", "r3"].map(|id| id.parse::<ReplicaId>().expect("an id"));
+        let of = |writer: &ReplicaId| Entry {
+            writer: Some(writer.clone()),
+            ..entry(State::Active)
+        };
+        let seen = |live, leaving| ReplicaInfo {
+            id: writer.clone(),
+            generation: 1,
+            gossip_addr: ([127, 0, 0, 1], 1).into(),
+            http: String::new(),
+            admin: String::new(),
+            version: String::new(),
+            ready: true,
+            leaving,
+            live,
+            registry: String::new(),
+            settings: String::new(),
+            ring: String::new(),
+        };
+        let mut heard = Heard::default();
+        assert!(!heard.is_taken_over(&own, &of(&own)));
+        assert!(!heard.is_taken_over(&own, &entry(State::Active)), "nobody");
+        for (replicas, is_taken_over) in [
+            (vec![seen(false, false)], true),
+            (vec![seen(true, true)], false),
+            (vec![], false),
+            (vec![seen(false, false)], false),
+            (vec![seen(true, false)], true),
+            (vec![], true),
+        ] {
+            heard.see(&replicas, [&writer].into_iter());
+            let found = heard.is_taken_over(&own, &of(&writer));
+            assert_eq!(found, is_taken_over, "{replicas:?}");
+        }
+        heard.see(&[seen(true, true)], [&other].into_iter());
+        assert!(heard.left.is_empty(), "as many as leases have writers");
     }
 
     #[test]

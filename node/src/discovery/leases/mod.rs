@@ -3,10 +3,11 @@
 //!
 //! The writer of a worker's entry in the registry is the replica that answers for it; a renewal at another one moves
 //! that. An expired lease stops use first, and removes the worker after a grace. Who answered for a worker and is gone is
-//! followed by the first live replica. While no replica hears any renewal nothing expires: then the fault is on the way,
-//! not with all workers at once. Rules, each a test of that name: `a_renewal_anywhere_keeps_it`,
+//! followed by the first live replica, which ends no lease of a worker that it finds good: who is gone without leaving may
+//! take renewals elsewhere. While no replica hears any renewal nothing expires: then the fault is on the way, not with all
+//! workers at once. Rules, each a test of that name: `a_renewal_anywhere_keeps_it`,
 //! `an_expired_lease_stops_use_then_removes`, `nothing_expires_while_nobody_hears`, `the_first_live_replica_follows`,
-//! `a_renewal_between_look_and_write_wins`.
+//! `a_good_worker_outlives_a_writer_that_was_lost`, `a_renewal_between_look_and_write_wins`.
 //!
 //! `heard.rs` decides what is due, purely; this is its rim.
 
@@ -54,6 +55,8 @@ pub struct LeaseParts {
     pub source: &'static str,
     /// The replicated view.
     pub agent: Arc<Agent>,
+    /// Whether the checks of this replica find a worker good.
+    pub is_good: Box<dyn Fn(&WorkerId) -> bool + Send + Sync>,
     /// How new workers join.
     pub warm_ups: Arc<WarmUps>,
     /// What sources show.
@@ -257,6 +260,8 @@ impl Leases {
                 .retain(|_, processes| !processes.is_over(config.ttl, now));
             let ids = mine.iter().map(|entry| &entry.id);
             heard.follow(ids, peers_hear, config.ttl, now);
+            let writers = entries.iter().filter_map(|entry| entry.writer.as_ref());
+            heard.see(agent.view().replicas(), writers);
         }
         self.show(&entries, mine.len(), now);
         for entry in mine {
@@ -275,7 +280,10 @@ impl Leases {
 
     fn judge(&self, entry: &Entry, config: &LeaseConfig) -> Due {
         let (now, is_masked) = (Instant::now(), || self.is_masked(&entry.id));
-        self.heard().due(entry, is_masked, config, now)
+        let heard = self.heard();
+        let is_taken_over = heard.is_taken_over(self.parts.agent.replica(), entry);
+        let is_kept = || is_taken_over && (self.parts.is_good)(&entry.id);
+        heard.due(entry, is_masked, is_kept, config, now)
     }
 
     /// An operator removed the worker, so that no source has it in the set.

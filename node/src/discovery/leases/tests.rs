@@ -29,6 +29,7 @@ fn leases() -> Leases {
     Leases::new(LeaseParts {
         source: SOURCE,
         agent,
+        is_good: Box::new(|_| true),
         warm_ups: Arc::new(warm_ups),
         board: Arc::default(),
         metrics: metrics.discovery.clone(),
