@@ -258,6 +258,8 @@ pub(crate) const SYNC_EVERY: Duration = Duration::from_secs(5);
 pub(crate) const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
 /// A replica that met no peer for this long is ready alone, unless it has seeds and knows no worker.
 pub(crate) const ALONE_AFTER: Duration = Duration::from_secs(2);
+/// So long it waits for that until each of its seeds was asked once, where some have many addresses that do not answer.
+pub(crate) const SEEDS_WITHIN: Duration = Duration::from_secs(5);
 /// A replica to which no peer gives its registry for this long is ready with what it has.
 pub(crate) const SNAPSHOT_WITHIN: Duration = Duration::from_secs(10);
 /// How long connected peers are given to be heard before a replica that has the registry is ready.

@@ -43,6 +43,8 @@ const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(2);
 pub enum Lack {
     /// No peer's registry was taken yet, or the gossip task is down.
     Gossip,
+    /// A seed answers, and no certificates fit; at a start alone.
+    Certificates,
     /// What peers know of workers' caches was not taken over yet.
     Caches,
     /// It was asked to end.
@@ -60,8 +62,9 @@ pub enum Lack {
 }
 
 impl Lack {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Gossip,
+        Self::Certificates,
         Self::Caches,
         Self::Draining,
         Self::Twin,
@@ -76,6 +79,7 @@ impl Lack {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Gossip => "gossip",
+            Self::Certificates => "certificates",
             Self::Caches => "caches",
             Self::Draining => "draining",
             Self::Twin => "twin",
@@ -91,6 +95,9 @@ impl Lack {
     pub fn message(self) -> &'static str {
         match self {
             Self::Gossip => "the state of the cluster was not taken over yet",
+            Self::Certificates => {
+                "a seed answers, and its certificate or this replica's is refused; see `grapevine status`"
+            }
             Self::Caches => "what peers know of workers' caches was not taken over yet",
             Self::Draining => "this replica was told to end",
             Self::Twin => "another process runs under this replica's id; see `grapevine status`",

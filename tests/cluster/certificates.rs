@@ -490,3 +490,41 @@ async fn refused(dir: &Path, name: &str) -> String {
     assert_eq!(done.code.map(|code| code != 0), Some(true), "{}", done.text);
     done.text
 }
+
+/// As a rollout brings them that is about to end the last replica which knows the workers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_starts_with_certificates_that_do_not_fit_is_not_ready_until_they_do() {
+    let workers = workers().await;
+    let mut papers = Papers::with(Plan::default().workers(&workers), &NAMES[..2]).await;
+    let dir = papers.authority.clone();
+    let others = tempfile::tempdir().expect("a directory");
+    ca(&["init"], others.path()).await;
+    ca(&["issue", "r3"], others.path()).await;
+    papers.authority = others.path().to_owned();
+    // A replica does not start with a list that none of its authorities signed; those that run keep the former one.
+    papers.spread_revocations();
+    papers.join("r3").await;
+    let admin = papers.replica("r3").admin();
+    eventually(LIMIT, "nothing else is missing", async || {
+        let missing = admin.view().await.missing;
+        (missing == ["certificates"])
+            .then_some(())
+            .ok_or_else(|| format!("{missing:?}"))
+    })
+    .await;
+    papers.logs("r3", "no connection: it").await;
+    assert!(!admin.is_ready().await);
+    for name in &NAMES[..2] {
+        let view = papers.replica(name).admin().view().await;
+        assert!(view.ready && view.live == 2, "{name}: {view:?}");
+    }
+    papers.authority = dir;
+    papers.spread_revocations();
+    ca(&["issue", "r3"], &papers.authority).await;
+    papers.renew("r3").await;
+    for name in NAMES {
+        papers.sees(name, 3).await;
+    }
+    papers.cluster.settled().await;
+    assert!(admin.is_ready().await);
+}

@@ -14,7 +14,7 @@ use rand::seq::{IndexedRandom, SliceRandom};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 
-use crate::config::{ALONE_AFTER, ROUND, SNAPSHOT_WITHIN};
+use crate::config::{ALONE_AFTER, ROUND, SEEDS_WITHIN, SNAPSHOT_WITHIN};
 use crate::driver::{Driver, Hosted, Net};
 use crate::facts::fact;
 use crate::metrics::Why;
@@ -55,7 +55,9 @@ impl Bootstrap {
             let waited = self.driver.started().elapsed();
             // Without a single worker nothing can be served: a replica that has seeds to ask had better be late.
             let waits_on = net.has_seeds && self.registry.lock().registry().digest().count == 0;
-            let is_alone = linked.is_empty() && waited >= ALONE_AFTER && !waits_on;
+            // One of several addresses may be that of somebody who shuts this replica out, which is not to be alone.
+            let is_asked = net.transport.has_asked_seeds() || waited >= SEEDS_WITHIN;
+            let is_alone = linked.is_empty() && waited >= ALONE_AFTER && is_asked && !waits_on;
             if is_alone || waited >= SNAPSHOT_WITHIN {
                 self.driver.synced().send_replace(true);
                 continue;

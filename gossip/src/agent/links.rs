@@ -57,6 +57,13 @@ impl Agent {
         net.map_or_else(Vec::new, |net| net.transport.silent_seeds())
     }
 
+    /// Whether no peer is connected, and a seed answers with whom no certificates fit: there is a cluster, and this replica is
+    /// not of it.
+    pub fn is_shut_out(&self) -> bool {
+        let net = self.0.driver.net();
+        net.is_some_and(|net| net.transport.is_shut_out())
+    }
+
     /// Whether there are others, and none of them lives for this replica: it knows of dead ones, its seeds let it in
     /// nowhere, or another process is kept under its id. What is written here reaches nobody then.
     pub fn is_cut_off(&self) -> bool {

@@ -100,6 +100,14 @@ impl DialError {
         }
     }
 
+    /// Whether somebody answers, and one of the two certificates is none for the other side.
+    pub(super) fn is_unfit(&self) -> bool {
+        matches!(
+            self,
+            Self::Foreign(_) | Self::Revoked | Self::Ended(_) | Self::Refused(_) | Self::OwnRevoked
+        )
+    }
+
     /// The replica that answered, and whose certificate proved it, although there is no connection.
     pub(super) fn answered_by(&self) -> Option<&ReplicaId> {
         match self {

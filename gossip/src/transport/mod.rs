@@ -121,6 +121,7 @@ struct Shared {
     twins: Mutex<Sightings>,
     /// Seeds at none of whose addresses a replica answers, and since when. As many as are configured.
     silent_seeds: Mutex<BTreeMap<String, seeds::Silent>>,
+    seeds: seeds::Asked,
     log_limit: LogLimit,
     /// Kinds from outside this crate.
     kinds: Vec<&'static Kind>,
@@ -183,6 +184,7 @@ impl Transport {
                 peers: Mutex::default(),
                 twins: Mutex::default(),
                 silent_seeds: Mutex::default(),
+                seeds: seeds::Asked::default(),
                 log_limit: LogLimit::default(),
                 kinds,
                 metrics,
@@ -201,6 +203,7 @@ impl Transport {
             .spawn(inbound::accept(shared.clone(), receiver.clone()));
         self.spawn(reminders::remind(shared.clone()));
         self.spawn(slept::give_up_links(shared.clone()));
+        shared.seeds.begin(seeds.len());
         for seed in seeds {
             shared
                 .tracker
@@ -329,6 +332,16 @@ impl Transport {
             why: why.clone(),
         });
         silent.collect()
+    }
+
+    /// Whether each seed was asked once.
+    pub(crate) fn has_asked_seeds(&self) -> bool {
+        self.shared.seeds.is_over()
+    }
+
+    /// Whether no peer is connected, and a seed answers with whom no certificates fit.
+    pub(crate) fn is_shut_out(&self) -> bool {
+        self.shared.seeds.is_unfit() && self.linked().is_empty()
     }
 
     /// End of the certificate of this replica.

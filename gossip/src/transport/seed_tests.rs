@@ -61,3 +61,31 @@ async fn the_own_address_behind_a_name_does_not_hide_the_silence_of_others() {
     names.mean(&[own, nobody.0, other.transport.address()]);
     until("one of them answers", || !is_silent()).await;
 }
+
+/// One of another authority is behind the name, after one that gives no answer: that is known when the first round is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_answers_and_has_no_fitting_certificate_shuts_out_and_silence_does_not() {
+    let names = Arc::new(Names::default());
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let silent = nobody.local_addr().expect("bound");
+    let foreign = Bench::new().await;
+    for (behind, is_shut_out) in [
+        (vec![silent], false),
+        (vec![silent, foreign.transport.address()], true),
+    ] {
+        names.mean(&behind);
+        let bench = Bench::on(names.clone(), &[SEED]).await;
+        let transport = &bench.transport;
+        assert!(!transport.has_asked_seeds(), "it has just started");
+        until("all were asked", || transport.has_asked_seeds()).await;
+        assert_eq!(transport.is_shut_out(), is_shut_out, "{behind:?}");
+    }
+    // With a peer of its own authority it is not, whoever else refuses it.
+    names.mean(&[]);
+    let bench = Bench::on(names.clone(), &[SEED]).await;
+    let other = Bench::under(&bench.authority, "other").await;
+    names.mean(&[foreign.transport.address(), other.transport.address()]);
+    let both = || bench.transport.shared.seeds.is_unfit() && !bench.transport.linked().is_empty();
+    until("one refuses and one is connected", both).await;
+    assert!(!bench.transport.is_shut_out());
+}

@@ -7,7 +7,8 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -29,6 +30,36 @@ pub struct SilentSeed {
 
 /// Since when a seed lets this replica in no more, and why.
 pub(super) type Silent = (Instant, Option<String>);
+
+/// What all seeds together showed.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    /// Seeds none of whose rounds is over yet.
+    waiting: AtomicUsize,
+    /// When one last answered with whom no certificates fit.
+    unfit: Mutex<Option<Instant>>,
+}
+
+impl Asked {
+    /// So many are about to be asked.
+    pub(super) fn begin(&self, seeds: usize) {
+        self.waiting.store(seeds, Ordering::Release);
+    }
+
+    /// Whether each was asked once, at all of its addresses.
+    pub(super) fn is_over(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether one answers with whom no certificates fit.
+    pub(super) fn is_unfit(&self) -> bool {
+        self.unfit().is_some_and(|at| at.elapsed() < UNFIT_FOR)
+    }
+
+    fn unfit(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.unfit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Asks one seed until the transport stops.
 pub(super) async fn ask(shared: Arc<Shared>, receiver: Arc<dyn Receiver>, seed: String) {
@@ -72,6 +103,7 @@ enum Answer {
 impl Seed {
     async fn run(mut self) {
         let mut heard = Instant::now();
+        let mut is_first = true;
         loop {
             // Again and again: a name may mean other replicas by now.
             if self.resolved.is_none_or(|at| at.elapsed() >= RESOLVE_EVERY) {
@@ -95,6 +127,9 @@ impl Seed {
                 let mut silent = self.shared.silent_seeds();
                 let known = silent.entry(self.name.clone());
                 known.or_insert((heard, None)).1 = self.why.take();
+            }
+            if std::mem::take(&mut is_first) {
+                self.shared.seeds.waiting.fetch_sub(1, Ordering::AcqRel);
             }
             sleep(limits::pause(heard.elapsed(), rand::random()).max(ROUND)).await;
         }
@@ -172,6 +207,9 @@ impl Seed {
             }
             Err(error) => {
                 hello::report(&self.shared, address, &self.name, &error);
+                if error.is_unfit() {
+                    *self.shared.seeds.unfit() = Some(Instant::now());
+                }
                 if !matches!(error, DialError::Silent) {
                     self.why = Some(error.to_string());
                 }
@@ -195,5 +233,7 @@ const RESOLVE_EVERY: Duration = Duration::from_secs(3);
 const ITSELF_EVERY: Duration = Duration::from_secs(10);
 /// Between two looks at a seed, at least.
 const ROUND: Duration = Duration::from_millis(200);
+/// Longer than the greatest pause between two looks at a seed, with an answer that is lost.
+const UNFIT_FOR: Duration = Duration::from_secs(15);
 /// Addresses of one name that are asked.
 const ADDRESSES_MAX: usize = 64;

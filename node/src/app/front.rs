@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use grapevine_gossip::Agent;
@@ -111,6 +112,7 @@ fn readiness(base: Base<'_>, followed: &Followed, memory: &Arc<Memory>) -> Arc<R
         phase: base.phase(),
         cluster: Arc::clone(&followed.cluster),
         conditions: vec![
+            shut_out(base.agent),
             without_caches(&followed.handed_over),
             twin(base.agent),
             short_of_memory(memory),
@@ -172,6 +174,29 @@ fn response_cache(base: Base<'_>) -> Option<Arc<ResponseCache>> {
         }
     });
     Some(cache)
+}
+
+/// Not ready while it is shut out from its start on: a rollout that brings certificates which do not fit is to end at its
+/// first replica, and not at the last one that knows the workers. Who was with the others once, or alone, serves on with its
+/// view.
+fn shut_out(agent: &Arc<Agent>) -> Condition {
+    let (agent, holds_view) = (Arc::clone(agent), agent.ready());
+    let is_over = AtomicBool::new(false);
+    Condition {
+        lack: Lack::Certificates,
+        is_missing: Box::new(move || {
+            if is_over.load(Ordering::Relaxed) {
+                return false;
+            }
+            // Before: what is found until then counts.
+            let holds_view = *holds_view.borrow();
+            let is_shut_out = agent.is_shut_out();
+            if holds_view && !is_shut_out {
+                is_over.store(true, Ordering::Relaxed);
+            }
+            is_shut_out
+        }),
+    }
 }
 
 /// Not ready while the cluster keeps another process under this replica's id.
