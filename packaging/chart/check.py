@@ -103,6 +103,22 @@ def check_objects(case, objects):
     if secret:
         assert all("subPath" in mount or "subPathExpr" in mount for mount in mounts), case
         assert not secret["secretName"].endswith("-authority"), case
+    # A folder, which is refreshed: an authority is renewed without a restart.
+    bundle = values.get("certificates", {}).get("certManager", {}).get("bundle")
+    if bundle:
+        [mount] = [mount for mount in container["volumeMounts"] if mount["name"] == "authorities"]
+        assert settings["gossip"]["ca"] == f"{mount['mountPath']}/ca.crt" and "subPath" not in mount, case
+        authorities = next(volume for volume in pod["volumes"] if volume["name"] == "authorities")
+        items = [{"key": bundle["key"], "path": "ca.crt"}]
+        assert authorities["configMap"] == {"name": bundle["configMap"], "items": items}, case
+    else:
+        assert settings["gossip"]["ca"] == "/certificates/ca.crt", case
+    # Certificates of another cluster's authority are not to reach a pod.
+    for job in (one for one in objects if one["kind"] == "Job"):
+        made = job["spec"]["template"]["spec"]["initContainers"]
+        made = [one["args"] for one in made if one["args"][:2] in (["ca", "init"], ["ca", "issue"])]
+        of_cluster = [args[args.index("--cluster-id") + 1] for args in made]
+        assert set(of_cluster) == {settings["cluster"]["id"]} and len(of_cluster) in (1, 2), (case, made)
     for policy in (one for one in objects if one["kind"] == "NetworkPolicy"):
         opened = [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]]
         assert (30001 in opened) == ("discovery" in case), (case, opened)

@@ -47,6 +47,8 @@ refused 'replica' --set replica=3
 refused 'kubectlImage' --set certificates.mode=job
 refused 'maxReplicas' --set certificates.mode=job,certificates.job.kubectlImage=k,replicas=9
 refused 'issuerName' --set certificates.mode=certManager
+refused 'bundle' --set 'certificates.mode=certManager,certificates.certManager.issuerName=i' \
+  --set 'certificates.certManager.bundle.configMap=a,certificates.certManager.bundle.secret=b'
 refused 'clusterId' --set clusterId=Not_A_Label
 refused 'EXEC' --set 'config=client_ca = "ca.pem"' --set probeScheme=HTTPS
 refused 'weight' --set 'workers[0].url=http://w' --set 'workers[0].weight=500'

@@ -59,6 +59,11 @@ rules:
 {{- if and (eq .Values.certificates.mode "certManager") (not .Values.certificates.certManager.issuerName) -}}
 {{- fail "certificates.certManager.issuerName: name the issuer of this cluster's own authority" -}}
 {{- end -}}
+{{- with .Values.certificates.certManager.bundle -}}
+{{- if and .configMap .secret -}}
+{{- fail "certificates.certManager.bundle: name a configMap or a secret, not both" -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.discovery.kubernetes -}}
 {{- if and .enabled (not (or .selector .prefillSelector .decodeSelector)) -}}
 {{- fail "discovery.kubernetes.selector: name the labels of workers' pods, or set prefillSelector and decodeSelector" -}}
@@ -68,6 +73,13 @@ rules:
 {{- $asksClients := and (regexMatch "(?m)^\\s*client_ca\\s*=" $config) (not (regexMatch "(?m)^\\s*client_cert_required\\s*=\\s*false" $config)) -}}
 {{- if and $asksClients (ne .Values.probeScheme "EXEC") -}}
 {{- fail "probeScheme: the kubelet has no certificate to show, and clients need one (tls.client_ca); set EXEC" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The ConfigMap or Secret with the authorities, where it is not the one of the pod's own certificate. */}}
+{{- define "grapevine.bundle" -}}
+{{- if eq .Values.certificates.mode "certManager" -}}
+{{- with .Values.certificates.certManager.bundle -}}{{ default .secret .configMap }}{{- end -}}
 {{- end -}}
 {{- end -}}
 
