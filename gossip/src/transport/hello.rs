@@ -483,6 +483,7 @@ fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
             }
             Some(Close::WrongName) => DialError::Refused("it does not name this replica".into()),
             Some(Close::Revoked) => DialError::OwnRevoked,
+            Some(Close::Banned) => DialError::Closed(BANNED_THERE.into()),
             Some(close) => DialError::Closed(format!("{close:?}")),
             None => DialError::NotGrapevine(told.to_string()),
         },
@@ -564,6 +565,8 @@ const CERTIFICATE_REVOKED: u64 = 44;
 const CERTIFICATE_EXPIRED: u64 = 45;
 const EXPIRED_THERE: &str =
     "by its clock it has expired or not begun: compare the clocks, or run `grapevine ca issue`";
+/// What it cannot accept is mostly stamped by a clock that is wrong.
+const BANNED_THERE: &str = "it takes nothing of this replica for a minute, after messages that it could not accept: compare the clocks";
 const NO_APPLICATION_PROTOCOL: u64 = 120;
 
 /// Logs a failed attempt once a minute, loudly if an operator must act.

@@ -135,8 +135,16 @@ fn alone(facts: &ClusterFacts, live: &[&Value], found: &mut Vec<Finding>) {
             replica.id,
             named(&seeds)
         );
-        let todo = "is a replica running there? UDP must pass both ways, to port 30002 unless gossip.port says \
-                    otherwise, with packets of 1,228 bytes; certificates must be of one authority and cluster.id";
+        let todo = match silent.iter().all(|seed| seed["why"].is_string()) {
+            true => {
+                "somebody answers there: certificates must be of one authority and cluster.id and none of them revoked \
+                     (grapevine ca show), and the clocks of both machines right"
+            }
+            false => {
+                "is a replica running there? UDP must pass both ways, to port 30002 unless gossip.port says \
+                      otherwise, with packets of 1,228 bytes; certificates must be of one authority and cluster.id"
+            }
+        };
         found.push(Finding::problem("seeds", what).of([&replica.id]).todo(todo));
     }
     let others = rows(&facts.cluster, "replicas").len() + rows(&facts.cluster, "lost").len();
