@@ -7,7 +7,7 @@
 //! differ in their full names, since a leaf and a list of revocations find their authority by name.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer,
@@ -169,7 +169,8 @@ pub fn issue_for(
 /// Signs the list of revoked certificates (a CRL of RFC 5280) of one authority of a bundle.
 ///
 /// `number` must rise from list to list; Unix seconds do. The list ends with its authority, so that
-/// nobody has to renew one that did not change.
+/// nobody has to renew one that did not change. That of an authority that has ended lasts a day more: no format has lists
+/// that end before they begin, and whoever still has that authority in the bundle needs its list.
 ///
 /// # Errors
 /// [`IdentityError::Pem`] if an argument is unusable.
@@ -187,9 +188,10 @@ pub fn revocations(
         reason_code: None,
         invalidity_date: None,
     };
+    let now = SystemTime::now();
     let list = CertificateRevocationListParams {
-        this_update: OffsetDateTime::now_utc() - BACKDATED,
-        next_update: OffsetDateTime::from(authority.until),
+        this_update: OffsetDateTime::from(now - BACKDATED),
+        next_update: OffsetDateTime::from(authority.until.max(now + A_DAY)),
         crl_number: SerialNumber::from(number),
         issuing_distribution_point: None,
         revoked_certs: revoked.iter().map(entry).collect(),
@@ -232,6 +234,7 @@ fn unmade(error: rcgen::Error) -> IdentityError {
     IdentityError::Make(error.to_string())
 }
 
+const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Days that a replica's certificate is valid.
 pub const LEAF_DAYS: u16 = 90;
 /// Days that an authority is valid.

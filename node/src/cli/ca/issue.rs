@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::time::SystemTime;
 
 use grapevine_gossip::identity::{self, Term};
 
@@ -46,6 +47,7 @@ pub(super) fn issue(
     let ca = read(&store.ca())?;
     let ca_key = read(&store.ca_key())?;
     let cluster = store.cluster(&ca)?;
+    not_ended(store, &ca, &ca_key)?;
     let (mut issued, mut files, mut lines) = (Vec::new(), Vec::new(), Vec::new());
     for replica in replicas.iter().collect::<BTreeSet<_>>() {
         let leaf = identity::issue_for(&ca, &ca_key, &cluster, replica, Term::days(days));
@@ -76,4 +78,18 @@ pub(super) fn issue(
     files.insert(0, store.ledger_with(issued)?);
     write_all(files)?;
     lines.iter().try_for_each(|line| print_line(line))
+}
+
+/// Refuses to sign where the authority has ended: nobody would accept what it signs.
+fn not_ended(store: &Store, ca: &str, ca_key: &str) -> Result<(), Failure> {
+    let signer = identity::authority_with_key(ca, ca_key).and_then(identity::leaf_of);
+    let until = signer.map_err(refused)?.until;
+    if until > SystemTime::now() {
+        return Ok(());
+    }
+    Err(Failure::Refused(format!(
+        "the authority in {} ended on {}, and so does all that it signs: `grapevine ca rotate` makes the next one",
+        store.dir.display(),
+        identity::date(until)
+    )))
 }

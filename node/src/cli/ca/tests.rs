@@ -3,9 +3,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use grapevine_gossip::identity::{CA_DAYS, Identity, LEAF_DAYS, PemFiles, certificates_in};
+use grapevine_gossip::identity::{
+    CA_DAYS, Identity, LEAF_DAYS, PemFiles, Term, certificates_in, create_for,
+};
 
 use super::issue::{init, issue};
 use super::revoke::revoke;
@@ -227,6 +229,62 @@ fn a_rotation_has_an_overlap_and_an_end() {
     assert!(said(&store, "r2").contains("not in ca.pem"));
     begin(&store, CA_DAYS).expect("another one");
     finish(&store, true).expect("whoever is left");
+}
+
+/// An authority that ended yesterday, and its key.
+fn ended() -> (String, String) {
+    let day = Duration::from_secs(24 * 60 * 60);
+    let now = SystemTime::now();
+    let term = Term {
+        from: now - 30 * day,
+        until: now - day,
+    };
+    let made = create_for("demo", term).expect("an authority");
+    (made.cert_pem, made.key_pem)
+}
+
+/// What the guide says to run where nothing connects any more works then.
+#[test]
+fn an_authority_that_has_ended_is_replaced() {
+    let (_dir, store) = with(&["r1"]);
+    let (cert, key) = ended();
+    fs::write(store.ca(), cert).expect("written");
+    fs::write(store.ca_key(), key).expect("written");
+    fs::remove_file(store.revoked()).expect("removed");
+    let error = issue(&store, &names(&["r1"]), LEAF_DAYS, true).expect_err("nobody would take it");
+    assert!(
+        error.to_string().contains("`grapevine ca rotate`"),
+        "{error}"
+    );
+    revoke(&store, &names(&["r1"]), Vec::new(), false).expect("revoked");
+    assert_eq!(store.revocations().expect("a list").len(), 1);
+    begin(&store, CA_DAYS).expect("begun");
+    let revoked = store.revocations().expect("a list");
+    assert_eq!(revoked.len(), 1, "carried over");
+    issue(&store, &names(&["r1"]), LEAF_DAYS, true).expect("by the new one");
+    load(&store, "r1").expect("good");
+    finish(&store, false).expect("finished");
+    load(&store, "r1").expect("good");
+}
+
+/// A stolen key of the new authority can be shut out, although nobody has ended the rotation.
+#[test]
+fn whoever_is_revoked_while_the_old_authority_has_ended_stays_out() {
+    let (_dir, store) = with(&["r1"]);
+    begin(&store, CA_DAYS).expect("begun");
+    issue(&store, &names(&["r1"]), LEAF_DAYS, true).expect("by the new one");
+    let bundle = read(&store.ca()).expect("a bundle");
+    let new = certificates_in("ca.pem", &bundle).expect("two")[0].0;
+    let (cert, key) = ended();
+    fs::write(store.ca(), format!("{new}\n{cert}")).expect("written");
+    fs::write(store.old_key(), key).expect("written");
+    load(&store, "r1").expect("good");
+    revoke(&store, &names(&["r1"]), Vec::new(), false).expect("revoked");
+    let error = load(&store, "r1").expect_err("revoked");
+    assert!(error.contains("it was revoked"), "{error}");
+    finish(&store, true).expect("finished");
+    let error = load(&store, "r1").expect_err("revoked");
+    assert!(error.contains("it was revoked"), "{error}");
 }
 
 #[test]
