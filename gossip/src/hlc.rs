@@ -8,7 +8,8 @@
 //!
 //! Rules: a clock never goes back; whatever was observed is exceeded by the next own stamp; a stamp
 //! from the future is taken over, never refused by this clock (refusing makes replicas diverge).
-//! How far ahead a stamp is, and what follows from it, is [`Drift`].
+//! How far ahead a stamp is, and what follows from it, is [`Drift`]. One exception: a clock that leads by more than any
+//! other replica takes begins anew ([`Clock::begin_anew`]), for nobody has the stamps that it would go back behind.
 //!
 //! Kulkarni et al. 2014, "Logical Physical Clocks".
 
@@ -77,6 +78,12 @@ impl Clock {
         self.last
     }
 
+    /// Goes on behind this stamp, the greatest that is left. Only for a clock that led by so much that no replica took what
+    /// it stamped.
+    pub fn begin_anew(&mut self, behind: Stamp) {
+        self.last = behind;
+    }
+
     /// Takes note of a stamp from elsewhere: the next [`tick`](Self::tick) exceeds it.
     pub fn observe(&mut self, remote: Stamp) {
         self.last = self.last.max(remote);
@@ -108,6 +115,14 @@ impl Drift {
             lead if lead > DRIFT_ALARM => Self::Alarm(lead),
             _ => Self::Within,
         }
+    }
+
+    /// Whether a stamp is left out where the wall clock says `now_ms`.
+    pub fn is_too_far(stamp: Stamp, now_ms: u64) -> bool {
+        matches!(
+            Self::of(stamp, now_ms),
+            Self::TooFar(_) | Self::Quarantine(_)
+        )
     }
 }
 

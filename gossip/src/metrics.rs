@@ -57,7 +57,7 @@ metrics! {
     dry_runs: Family<DryRuns, Counter>, "dry_runs", "Requests for another replica's decision, by side and outcome";
     rounds: Counter, "turns", "Turns of the gossip task; stands still when the task does";
     restarts: Counter, "restarts", "Starts of the gossip task under a new generation";
-    clock_drift: Gauge, "clock_drift_seconds", "Lead over this clock of the last registry stamp within an hour that was more than a minute ahead";
+    clock_drift: Gauge, "clock_drift_seconds", "Lead over this clock of the last peer's clock within an hour that was more than a minute ahead";
     certificate_expiry: Gauge, "certificate_expiry_seconds", "Unix time at which this replica's certificate expires";
     authority_expiry: Gauge, "authority_expiry_seconds", "Unix time at which the authority of this replica's certificate expires";
     replaced: Family<Why, Counter>, "connections_replaced", "Connections ended because certificates, authorities or revocations changed, by reason";

@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 use crate::host::START_MS;
 use crate::invariants::{Ledger, agree, nobody_offended};
-use crate::probe::{LIMIT, SECOND, Watch, joined, spread, whole};
+use crate::probe::{LIMIT, SECOND, Watch, count, joined, spread, whole};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -43,6 +43,75 @@ fn a_wall_clock_that_jumps_kills_nobody() {
         assert_eq!(watch.liveness_changes(), 0, "{:?}", watch.liveness);
         ledger.check(&cluster);
     }
+}
+
+/// X01: a clock is 30 hours ahead for some seconds, in which a worker is added there. Nobody takes it, and nobody is cut off;
+/// once the clock is right, the replica is one of the cluster again.
+#[test]
+fn a_clock_that_was_far_ahead_keeps_its_replica_out_no_longer() {
+    let mut cluster = joined(3, 709);
+    let (before, _) = cluster.add_worker(0, 8000);
+    cluster.until("worker everywhere", LIMIT, agree);
+    let mut watch = Watch::new(&cluster);
+    cluster.skew(2, 30 * HOUR_MS);
+    // It takes the jump for time away, and a peer's registry in place of its own.
+    watch.run(&mut cluster, 10 * SECOND);
+    let (gone, ack) = cluster.add_worker(2, 8001);
+    assert!(!ack.replicated);
+    watch.run(&mut cluster, 30 * SECOND);
+    assert!(cluster.view(2).worker(&gone).is_some());
+    cluster.skew(2, 0);
+    let taken = cluster.until("one registry", LIMIT, agree);
+    println!("30 h ahead: one registry {taken:?} after the clock was right");
+    assert!(taken <= 6 * SECOND, "{taken:?}");
+    let (kept, ack) = cluster.add_worker(2, 8002);
+    assert!(ack.replicated);
+    let taken = cluster.until("change everywhere", LIMIT, agree);
+    assert!(taken <= SECOND, "{taken:?}");
+    watch.run(&mut cluster, 20 * SECOND);
+    assert_eq!(watch.liveness_changes(), 0, "{:?}", watch.liveness);
+    assert!(whole(&cluster));
+    let view = cluster.view(0);
+    assert!(view.worker(&before).is_some() && view.worker(&kept).is_some());
+    assert!(view.worker(&gone).is_none());
+    assert_eq!(strikes(&cluster), [1, 1, 0], "for what it pushed, once");
+}
+
+/// Messages that each replica has refused.
+fn strikes(cluster: &Cluster) -> Vec<u64> {
+    let running = cluster.running().into_iter();
+    let refused = running.map(|at| count(cluster, at, "gossip_refused_total"));
+    refused.collect()
+}
+
+/// X01: the same 30 hours back. The replica keeps its workers and its peers, and takes what changed once its clock is right.
+#[test]
+fn a_clock_that_is_far_behind_loses_no_worker_and_no_peer() {
+    let mut cluster = joined(3, 710);
+    let (before, _) = cluster.add_worker(2, 8000);
+    cluster.until("worker everywhere", LIMIT, agree);
+    let mut watch = Watch::new(&cluster);
+    cluster.skew(2, -30 * HOUR_MS);
+    watch.run(&mut cluster, 10 * SECOND);
+    let (later, ack) = cluster.add_worker(0, 8001);
+    assert!(ack.replicated);
+    watch.run(&mut cluster, 30 * SECOND);
+    assert!(cluster.view(2).worker(&before).is_some());
+    assert!(cluster.view(2).worker(&later).is_none());
+    cluster.skew(2, 0);
+    let taken = cluster.until("one registry", LIMIT, agree);
+    println!("30 h behind: one registry {taken:?} after the clock was right");
+    assert!(taken <= 6 * SECOND, "{taken:?}");
+    watch.run(&mut cluster, 20 * SECOND);
+    assert_eq!(watch.liveness_changes(), 0, "{:?}", watch.liveness);
+    assert!(whole(&cluster));
+    let view = cluster.view(2);
+    assert!(view.worker(&before).is_some() && view.worker(&later).is_some());
+    assert_eq!(
+        strikes(&cluster),
+        [0, 0, 1],
+        "for what came as a push, once"
+    );
 }
 
 /// X02: a replica restarts with its clock an hour back, after its process ended or after it left. It is accepted within

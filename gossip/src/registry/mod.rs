@@ -29,6 +29,7 @@
 //! | 21 | a write of labels is laid over the known ones; of two at once the later is kept | `labels_are_laid_over_what_is_known`, `the_last_writer_of_labels_wins` |
 //! | 22 | an administrator's drain makes no worker present, and ends with it | `a_drained_worker_leaves_with_its_sources`, `a_drain_makes_no_worker_present` |
 //! | 23 | what was removed gives way, the oldest first: own writes find room | `what_was_removed_leaves_room_for_new_workers` |
+//! | 24 | once the own clock is right again, what it stamped too far ahead goes, and later stamps are of now | `a_clock_that_was_far_ahead_begins_anew` |
 //!
 //! Not here: which replicas are alive, which workers are healthy or loaded. None of it changes the set.
 
@@ -363,7 +364,7 @@ impl Registry {
                 merged.ahead += 1;
                 continue;
             }
-            if matches!(Drift::of(entry.stamp, now_ms), Drift::TooFar(_)) {
+            if Drift::is_too_far(entry.stamp, now_ms) {
                 merged.too_far += 1;
                 continue;
             }
@@ -503,6 +504,24 @@ impl Registry {
         let configured = &self.configured;
         self.entries
             .retain(|_, entry| entry.stamp == Stamp::ZERO && configured.contains(&entry.id));
+        self.summary.take();
+    }
+
+    /// Whether own stamps are so far ahead that no replica takes them whose clock says about `now_ms`. Not at the limit of
+    /// what is taken: a liar could bring stamps there, and this clock be set back by a second.
+    pub fn leads_too_far(&self, now_ms: u64) -> bool {
+        matches!(Drift::of(self.clock.latest(), now_ms), Drift::Quarantine(_))
+    }
+
+    /// After that, once the own wall clock is right: drops what is stamped so far ahead, which no replica with a right clock
+    /// has, and has later stamps go on behind what is left.
+    ///
+    /// `now_ms` is the time by two clocks, the later one: where ours is behind, nothing is too far ahead.
+    pub fn begin_anew(&mut self, now_ms: u64) {
+        self.entries
+            .retain(|_, entry| !Drift::is_too_far(entry.stamp, now_ms));
+        let stamps = self.entries.values().map(|entry| entry.stamp);
+        self.clock.begin_anew(stamps.max().unwrap_or_default());
         self.summary.take();
     }
 

@@ -30,6 +30,8 @@ pub struct SyncResponse {
     pub entries: Vec<Entry>,
     /// Whether this is the last frame of the answer.
     pub last: bool,
+    /// The answering replica's wall clock, Unix milliseconds; `None` from a release that does not say it.
+    pub clock_ms: Option<u64>,
 }
 
 /// One frame of everything that a starting replica takes from a peer.
@@ -104,6 +106,16 @@ struct WireAlone {
 #[derive(Encode)]
 struct WithAlone(WireSnapshot, WireAlone);
 
+/// Behind an answer of anti-entropy, since 0.2.
+#[derive(Encode, Decode)]
+struct WireClock {
+    clock_ms: u64,
+}
+
+/// An answer of anti-entropy, and what stands behind it.
+#[derive(Encode)]
+struct WithClock(WireSyncResponse, WireClock);
+
 impl Body for SyncRequest {
     type Wire = WireSyncRequest;
 
@@ -140,7 +152,25 @@ impl Body for SyncResponse {
             alone: Duration::from_millis(wire.alone_ms),
             entries: Body::from_wire(wire.entries, refused)?,
             last: wire.last,
+            clock_ms: None,
         })
+    }
+
+    fn seal(&self, frame: Frame<'_>) -> Result<(), FrameError> {
+        let code = frame.codes[0];
+        let Some(clock_ms) = self.clock_ms else {
+            return frame.put(code, &self.to_wire());
+        };
+        frame.put(code, &WithClock(self.to_wire(), WireClock { clock_ms }))
+    }
+
+    fn read(_code: u8, body: &mut &[u8], refused: &mut usize) -> Result<Self, FrameError> {
+        let mut response = Self::from_wire(frame::decode(body)?, refused)?;
+        if !body.is_empty() {
+            let WireClock { clock_ms } = frame::decode(body)?;
+            response.clock_ms = Some(clock_ms);
+        }
+        Ok(response)
     }
 }
 

@@ -106,6 +106,11 @@ impl Exchanges {
         }
     }
 
+    /// Nothing of the peer's answer may be used: it will be the same a moment later.
+    pub(super) fn refused(&mut self, peer: &ReplicaId, now: Instant) {
+        self.futile.refused(peer, now);
+    }
+
     pub(super) fn is_under_way(&self, peer: &ReplicaId) -> bool {
         self.under_way.contains_key(peer)
     }

@@ -2,7 +2,8 @@
 //! still do.
 //!
 //! It comes from an entry that one side cannot hold, such as one of a later release that an earlier one leaves out.
-//! Anti-entropy would then repeat itself in every round, for as long as the two run. Pure.
+//! Anti-entropy would then repeat itself in every round, for as long as the two run. So it would with a peer of whose
+//! answer nothing may be used, whatever it reports, such as one whose clock is days ahead. Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,14 +17,20 @@ pub(super) struct Pair {
     pub(super) theirs: String,
 }
 
-/// The latest exchange with each peer. Bounded by the number of replicas.
+/// The latest exchange with each peer, and the digests that it left, unless all of it was refused. Bounded by the number of
+/// replicas.
 #[derive(Debug, Default)]
-pub(super) struct FutileSyncs(BTreeMap<ReplicaId, (Pair, Instant)>);
+pub(super) struct FutileSyncs(BTreeMap<ReplicaId, (Option<Pair>, Instant)>);
 
 impl FutileSyncs {
     /// An exchange that began with these digests has ended well.
     pub(super) fn exchanged(&mut self, peer: &ReplicaId, pair: Pair, now: Instant) {
-        self.0.insert(peer.clone(), (pair, now));
+        self.0.insert(peer.clone(), (Some(pair), now));
+    }
+
+    /// Nothing of what a peer answered may be used.
+    pub(super) fn refused(&mut self, peer: &ReplicaId, now: Instant) {
+        self.0.insert(peer.clone(), (None, now));
     }
 
     /// Whether another exchange may bring something: the digests are not those of the last one, or that was `pause` ago.
@@ -34,9 +41,10 @@ impl FutileSyncs {
         now: Instant,
         pause: Duration,
     ) -> bool {
-        self.0
-            .get(peer)
-            .is_none_or(|(last, at)| last != pair || now.saturating_duration_since(*at) >= pause)
+        self.0.get(peer).is_none_or(|(last, at)| {
+            let is_another = last.as_ref().is_some_and(|last| last != pair);
+            is_another || now.saturating_duration_since(*at) >= pause
+        })
     }
 
     /// Whether anything of this peer is remembered.
@@ -81,6 +89,9 @@ mod tests {
         assert!(worth(&futile, &peer, pair("a", "c"), Duration::ZERO));
         assert!(worth(&futile, &peer, pair("c", "b"), Duration::ZERO));
         assert!(worth(&futile, &other, pair("a", "b"), Duration::ZERO));
+        assert!(worth(&futile, &peer, pair("a", "b"), PAUSE));
+        futile.refused(&peer, now);
+        assert!(!worth(&futile, &peer, pair("a", "c"), soon));
         assert!(worth(&futile, &peer, pair("a", "b"), PAUSE));
         futile.retain(|id| *id == other);
         assert!(worth(&futile, &peer, pair("a", "b"), Duration::ZERO));

@@ -4,6 +4,7 @@
 //! Pure. Own changes and their confirmation: `agent/pushes.rs`; the first snapshot of a starting replica:
 //! `agent/bootstrap.rs`; the choice of peers to exchange with: `exchanges.rs`.
 
+mod clocks;
 mod exchanges;
 mod futile_syncs;
 mod pace;
@@ -15,11 +16,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use clocks::Clocks;
 use exchanges::{Exchanges, Step};
 use pace::ViewPace;
 
 use crate::config::is_fact;
 use crate::facts::{FactMap, SeenReplica, fact};
+use crate::hlc::Drift;
 use crate::load::LoadFrame;
 use crate::metrics::{Metrics, Why};
 use crate::peers::Reason;
@@ -69,8 +72,7 @@ pub(crate) struct RegistryPlane {
     seen: Option<Arc<Seen>>,
     second: Instant,
     unseen: Unseen,
-    /// When a stamp of the future came last, while that is shown.
-    drift_met: Option<Instant>,
+    clocks: Clocks,
 }
 
 impl RegistryPlane {
@@ -106,7 +108,7 @@ impl RegistryPlane {
             seen: None,
             second: now,
             unseen: Unseen::new(now),
-            drift_met: None,
+            clocks: Clocks::default(),
         }
     }
 
@@ -211,7 +213,7 @@ impl RegistryPlane {
             alone = piece.alone;
             is_whole = piece.last;
         }
-        if !is_whole || self.take_in(peer, entries, cx).is_none() {
+        if !is_whole || self.take_in(peer, entries, cx).is_err() {
             return Err(RequestError::Broken);
         }
         self.publish_with(load, cx);
@@ -276,57 +278,76 @@ impl RegistryPlane {
         View::of(workers, self.registry.digest(), replicas)
     }
 
-    /// Merges entries of a peer, and publishes what they change. `None` if nothing of them may be used.
-    fn merge(&mut self, from: &ReplicaId, entries: Vec<Entry>, cx: &mut Context) -> Option<Merged> {
-        let merged = self.take_in(from, entries, cx);
-        if merged.is_some_and(|merged| merged.changed > 0) {
-            self.refresh(cx);
-        }
-        merged
-    }
-
-    /// Merges entries of a peer without a view of them. `None` if nothing of them may be used.
-    fn take_in(
+    /// Merges entries of a peer, and publishes what they change.
+    ///
+    /// # Errors
+    /// Nothing of them may be used.
+    fn merge(
         &mut self,
         from: &ReplicaId,
         entries: Vec<Entry>,
         cx: &mut Context,
-    ) -> Option<Merged> {
-        match self.registry.merge(entries, cx.unix_ms) {
-            Ok(merged) => {
-                if let Some(lead) = merged.drift {
-                    self.show_drift(lead, cx);
-                    tracing::warn!(replica = %from, ?lead, "a registry entry is stamped in the future; check the clocks");
-                }
-                if merged.ahead > 0 {
-                    tracing::warn!(replica = %from, entries = merged.ahead, "starts of workers lie more than a day in the future and are left out; check the clocks");
-                }
-                if merged.refused > 0 {
-                    tracing::error!(replica = %from, entries = merged.refused, "the registry is full; entries were left out");
-                }
-                if merged.too_far > 0 {
-                    tracing::warn!(replica = %from, entries = merged.too_far, "registry entries are stamped more than a day in the future and are left out; check the clocks");
-                }
-                Some(merged)
-            }
-            Err(error) => {
-                if let RegistryError::Quarantine { lead, .. } = error {
-                    self.show_drift(lead, cx);
-                    cx.strike(from, Reason::Implausible);
-                }
-                tracing::error!(replica = %from, "refused registry entries: {error}");
-                None
-            }
+    ) -> Result<Merged, RegistryError> {
+        let merged = self.take_in(from, entries, cx)?;
+        if merged.changed > 0 {
+            self.refresh(cx);
         }
+        Ok(merged)
     }
 
-    fn show_drift(&mut self, lead: Duration, cx: &Context) {
-        self.metrics.clock_drift.set(lead.as_secs() as i64);
-        self.drift_met = Some(cx.now);
+    /// Merges entries of a peer without a view of them.
+    ///
+    /// # Errors
+    /// Nothing of them may be used. That is no offence in itself: an honest peer whose clock was wrong has nothing else to
+    /// answer with. What it pushes is its own affair.
+    fn take_in(
+        &mut self,
+        from: &ReplicaId,
+        entries: Vec<Entry>,
+        cx: &Context,
+    ) -> Result<Merged, RegistryError> {
+        let merged = self.registry.merge(entries, cx.unix_ms);
+        let merged = merged.inspect_err(|error| {
+            if let RegistryError::Quarantine { lead, .. } = error {
+                self.clocks.show(*lead, &self.metrics, cx.now);
+            }
+            tracing::error!(replica = %from, "refused registry entries: {error}; check the clocks");
+        })?;
+        if let Some(lead) = merged.drift {
+            // Every replica carries the lead of a clock on for as long as it lasts, whoever had it: no clock need be wrong.
+            tracing::debug!(replica = %from, ?lead, "a registry entry is stamped in the future");
+        }
+        if merged.ahead > 0 {
+            tracing::warn!(replica = %from, entries = merged.ahead, "starts of workers lie more than a day in the future and are left out; check the clocks");
+        }
+        if merged.refused > 0 {
+            tracing::error!(replica = %from, entries = merged.refused, "the registry is full; entries were left out");
+        }
+        if merged.too_far > 0 {
+            tracing::warn!(replica = %from, entries = merged.too_far, "registry entries are stamped more than a day in the future and are left out; check the clocks");
+        }
+        Ok(merged)
+    }
+
+    /// What follows from the wall clock of a peer, before anything else of its answer is used. True if the registry changed.
+    fn compare_clocks(&mut self, peer: &ReplicaId, peer_ms: u64, cx: &Context) -> bool {
+        let lead = Duration::from_millis(peer_ms.saturating_sub(cx.unix_ms));
+        self.clocks.compare(peer, lead, &self.metrics, cx.now);
+        // Ours may be the one that is wrong, and behind: then the peer's shows it.
+        let now_ms = peer_ms.max(cx.unix_ms);
+        if !self.registry.leads_too_far(now_ms) {
+            return false;
+        }
+        let former = self.registry.clone();
+        self.registry.begin_anew(now_ms);
+        tracing::warn!(replica = %peer, "this replica's clock was more than a day ahead and is right again; what was stamped then is dropped");
+        self.tell_lost(&former);
+        true
     }
 
     fn answer_sync(&self, request: &SyncRequest, cx: &mut Context) {
         let summary = self.registry.summary();
+        let clock_ms = Some(cx.unix_ms);
         let alone = self.contact.claimed();
         // We were away too long: what we hold may be removed elsewhere. Our own next exchange starts over.
         let entries = match self.contact.reunion(request.alone) {
@@ -339,6 +360,7 @@ impl RegistryPlane {
                 alone,
                 entries,
                 last,
+                clock_ms,
             }));
         }
     }
@@ -393,10 +415,7 @@ impl RegistryPlane {
             return false;
         }
         self.second = cx.now;
-        let is_over = |met: &mut Instant| cx.now.saturating_duration_since(*met) >= DRIFT_SHOWN_FOR;
-        if self.drift_met.take_if(is_over).is_some() {
-            self.metrics.clock_drift.set(0);
-        }
+        self.clocks.age(&self.metrics, cx.now);
         // Paused for long: nothing was received, whatever the last sightings were.
         let heard = if elapsed > 10 * SECOND { 0 } else { live_peers };
         let contact = self.contact.add(heard, elapsed);
@@ -435,9 +454,35 @@ impl RegistryPlane {
     ) -> Result<bool, RequestError> {
         // An entry that only a later release can read is in the peer's count, too.
         let unreadable: usize = answer.iter().map(|received| received.refused).sum();
-        let (theirs, alone, entries) = join(answer)?;
+        let answer = join(answer)?;
+        let is_changed = answer
+            .clock_ms
+            .is_some_and(|clock_ms| self.compare_clocks(peer, clock_ms, cx));
+        let step = self.exchanged(peer, asked, answer, unreadable, cx);
+        // Afterwards: what was dropped may have stood over what the peer has, and nobody sees a moment without that.
+        if is_changed {
+            self.refresh(cx);
+        }
+        step
+    }
+
+    /// The same once clocks were compared. `unreadable`: entries of the peer that are left out.
+    fn exchanged(
+        &mut self,
+        peer: &ReplicaId,
+        asked: &SyncRequest,
+        answer: Answer,
+        unreadable: usize,
+        cx: &mut Context,
+    ) -> Result<bool, RequestError> {
+        let Answer {
+            summary: theirs,
+            alone,
+            clock_ms,
+            entries,
+        } = answer;
         let is_taken = match self.contact.reunion(alone) {
-            Reunion::Merge => self.merge(peer, entries, cx).is_some(),
+            Reunion::Merge => self.merge(peer, entries, cx).is_ok(),
             // Only parts that differ came so far. Once: what it answers then may still be less than it says.
             Reunion::StartOver if asked.summary != Summary::of_nothing() => {
                 self.compare(peer, Summary::of_nothing(), cx);
@@ -451,12 +496,18 @@ impl RegistryPlane {
             Reunion::PeerStartsOver => return Ok(false),
         };
         if !is_taken {
+            self.exchanges.refused(peer, cx.now);
             return Err(RequestError::Broken);
         }
         self.contact.synced(alone);
         // Who may hold what others removed gives it to nobody that does not ask, and is told so.
         if !self.contact.is_away() {
-            let missing = self.registry.differing(&theirs);
+            let mut missing = self.registry.differing(&theirs);
+            // While our clock is ahead: it would be refused, and held against us.
+            let would_be_taken = |entry: &Entry| {
+                clock_ms.is_none_or(|clock_ms| !Drift::is_too_far(entry.stamp, clock_ms))
+            };
+            missing.retain(would_be_taken);
             if !missing.is_empty() {
                 self.exchanges.lacks(peer, chunks(missing));
             }
@@ -471,12 +522,19 @@ impl RegistryPlane {
     fn start_over(&mut self, peer: &ReplicaId, entries: Vec<Entry>, cx: &mut Context) -> bool {
         let former = self.registry.clone();
         self.registry.start_over();
-        if self.take_in(peer, entries, cx).is_none() {
+        if self.take_in(peer, entries, cx).is_err() {
             self.registry = former;
             return false;
         }
         tracing::warn!(replica = %peer, "away for longer than removals are remembered; took the peer's registry");
-        let lost = self.registry.lost_since(&former);
+        self.tell_lost(&former);
+        self.refresh(cx);
+        true
+    }
+
+    /// Names what somebody has to write again, since it went with `former`.
+    fn tell_lost(&self, former: &Registry) {
+        let lost = self.registry.lost_since(former);
         if !lost.is_empty() {
             let named: Vec<_> = lost.iter().take(NAMED_MAX).map(WorkerId::as_str).collect();
             tracing::warn!(
@@ -485,8 +543,6 @@ impl RegistryPlane {
                 "changes of these workers were made here, and the cluster does not have them: make them again, unless it undid them"
             );
         }
-        self.refresh(cx);
-        true
     }
 }
 
@@ -500,7 +556,10 @@ impl Plane for RegistryPlane {
         match message {
             Message::RegistryPush(entries) => {
                 let merged = self.merge(from.peer, entries, cx);
-                let is_held = merged.is_some_and(|merged| merged.is_whole());
+                if let Err(RegistryError::Quarantine { .. }) = merged {
+                    cx.strike(from.peer, Reason::Implausible);
+                }
+                let is_held = merged.is_ok_and(|merged| merged.is_whole());
                 let confirmed = is_held.then_some(Message::PushAck(from.header.seq));
                 confirmed.into_iter().for_each(|frame| cx.answer(frame));
             }
@@ -600,7 +659,7 @@ impl super::tests::Remembers for RegistryPlane {
             seen,
             second: _,
             unseen: _,
-            drift_met: _,
+            clocks: _,
         } = self;
         let is_in = |others: &[SeenReplica]| others.iter().any(|other| other.id == *peer);
         super::tests::named([
@@ -637,8 +696,15 @@ fn info(
     }
 }
 
-/// Puts the frames of one answer together.
-fn join(answer: Vec<Received>) -> Result<(Summary, Duration, Vec<Entry>), RequestError> {
+/// The frames of one answer of anti-entropy together.
+struct Answer {
+    summary: Summary,
+    alone: Duration,
+    clock_ms: Option<u64>,
+    entries: Vec<Entry>,
+}
+
+fn join(answer: Vec<Received>) -> Result<Answer, RequestError> {
     let mut entries = Vec::new();
     let mut end = None;
     for received in answer {
@@ -647,11 +713,16 @@ fn join(answer: Vec<Received>) -> Result<(Summary, Duration, Vec<Entry>), Reques
         };
         entries.extend(piece.entries);
         if piece.last {
-            end = Some((piece.summary, piece.alone));
+            end = Some((piece.summary, piece.alone, piece.clock_ms));
         }
     }
-    let (summary, alone) = end.ok_or(RequestError::Broken)?;
-    Ok((summary, alone, entries))
+    let (summary, alone, clock_ms) = end.ok_or(RequestError::Broken)?;
+    Ok(Answer {
+        summary,
+        alone,
+        clock_ms,
+        entries,
+    })
 }
 
 /// Pieces that fit one frame each, and whether it is the last one.
@@ -676,7 +747,5 @@ fn greet_silent(around: &Surroundings, cx: &mut Context) {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long a stamp of the future is shown: registries are written seldom, and an alarm must end once clocks are right.
-const DRIFT_SHOWN_FOR: Duration = Duration::from_secs(3600);
 /// Workers that a line of the log names.
 const NAMED_MAX: usize = 20;

@@ -334,7 +334,7 @@ fn a_stamp_between_the_limits_of_two_clocks_sets_nobody_against_a_peer() {
     let far = far.expect("room").into_iter().collect();
     let mut cx = all.cx(0);
     let merged = all.planes[0].merge(&"liar".parse().expect("valid"), far, &mut cx);
-    assert_eq!(merged.map(|merged| merged.changed), Some(1));
+    assert_eq!(merged.map(|merged| merged.changed), Ok(1));
     all.together(&[0, 1]);
     assert_eq!(all.workers(0), ["far", "kept"]);
     assert_eq!(all.workers(1), ["kept"]);
@@ -344,9 +344,51 @@ fn a_stamp_between_the_limits_of_two_clocks_sets_nobody_against_a_peer() {
     assert_eq!(all.strikes, 0);
 }
 
+/// What it writes meanwhile nobody takes, and nobody holds it against it; once its clock is right, it lets that go.
+#[test]
+fn who_was_far_ahead_for_a_moment_is_one_of_the_cluster_again() {
+    let mut all = together();
+    let ahead = u64::try_from((30 * HOUR).as_millis()).expect("small");
+    all.unix_ms[0] += ahead;
+    // The jump is taken for time away.
+    all.together(&[0, 1, 2]);
+    all.put(0, "ahead");
+    all.together(&[0, 1, 2]);
+    assert_eq!(all.workers(0), ["ahead", "kept", "removed"]);
+    for at in 1..3 {
+        assert_eq!(all.workers(at), ["kept", "removed"], "{at}");
+        assert_eq!(all.planes[at].metrics.clock_drift.get(), 108_000);
+    }
+    all.unix_ms[0] -= ahead;
+    all.together(&[0, 1, 2]);
+    for at in 0..3 {
+        assert_eq!(all.workers(at), ["kept", "removed"], "{at}");
+    }
+    all.put(0, "new");
+    all.together(&[0, 1, 2]);
+    assert_eq!(all.workers(2), ["kept", "new", "removed"]);
+    assert_eq!(all.strikes, 0);
+}
+
+/// Every replica carries its lead on, for as long as it was ahead: the clocks are right.
+#[test]
+fn a_lead_that_others_carry_on_is_held_against_no_clock() {
+    let mut all = Replicas::new(["a", "b", "c"]);
+    all.together(&[0, 1, 2]);
+    all.unix_ms[1] += 7_200_000;
+    all.put(1, "w");
+    all.together(&[1, 2]);
+    all.unix_ms[1] -= 7_200_000;
+    all.put(2, "v");
+    all.together(&[0, 2]);
+    assert_eq!(all.workers(0), ["v", "w"]);
+    assert_eq!(all.planes[0].metrics.clock_drift.get(), 0);
+    assert_eq!(all.planes[2].metrics.clock_drift.get(), 7_200);
+}
+
 /// An alarm goes by it, which is to end once the clocks are right.
 #[test]
-fn a_stamp_of_the_future_is_shown_for_an_hour() {
+fn a_clock_that_is_ahead_is_shown_for_an_hour() {
     let mut all = Replicas::new(["a", "b"]);
     let shown = |all: &Replicas| all.planes[0].metrics.clock_drift.get();
     all.together(&[0, 1]);

@@ -436,6 +436,41 @@ fn far_future_is_quarantined_whole() {
     assert_eq!(two.digest(), Digest::default());
 }
 
+/// It wrote beside and over what all have, 30 hours ahead, and took part of that over from another such replica.
+#[test]
+fn a_clock_that_was_far_ahead_begins_anew() {
+    let ahead = NOW + 30 * 60 * 60 * 1000;
+    let (mut one, mut other) = (registry("r"), registry("other"));
+    one.configure(id("file"), spec(1)).expect("room");
+    for worker in ["kept", "removed"] {
+        one.put(id(worker), Source::Admin, spec(1), NOW)
+            .expect("room");
+    }
+    let mut cluster = registry("cluster");
+    sync(&mut cluster, &mut one);
+    assert!(!one.leads_too_far(NOW));
+    other
+        .put(id("theirs"), Source::Admin, spec(1), ahead)
+        .expect("room");
+    one.merge(everything(&other), ahead).expect("no drift");
+    one.put(id("added"), Source::Admin, spec(1), ahead)
+        .expect("room");
+    one.remove(&id("removed"), Source::Admin, ahead)
+        .expect("known");
+    let former = one.clone();
+    assert!(!one.leads_too_far(ahead), "it is ahead itself");
+    assert!(one.leads_too_far(NOW));
+    one.begin_anew(NOW);
+    assert!(!one.leads_too_far(NOW));
+    assert_eq!(set(&one), [("file".into(), 1), ("kept".into(), 1)]);
+    assert_eq!(one.lost_since(&former), [id("added"), id("removed")]);
+    sync(&mut one, &mut cluster);
+    assert_eq!(one.digest(), cluster.digest());
+    assert_eq!(one.workers().len(), 3, "as the cluster has it");
+    let entry = one.put(id("added"), Source::Admin, spec(1), NOW + 5);
+    assert_eq!(entry.expect("room").expect("new").stamp.ms(), NOW + 5);
+}
+
 #[test]
 fn the_map_is_bounded() {
     let mut one = registry("r");

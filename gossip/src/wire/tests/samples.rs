@@ -136,6 +136,7 @@ pub(crate) fn messages() -> Vec<Message> {
             alone: Duration::from_secs(1 << 20),
             entries: entries(),
             last: true,
+            clock_ms: Some(1 << 48),
         }),
         sent(load(Coverage::Changes, &[(0, 1), (7, 0), (4095, 300)])),
         sent(load(Coverage::Full, &[(2000, 1)])),
