@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use grapevine_gossip::identity::{self, Term};
 use grapevine_testbed::fake_worker::FakeWorker;
 use grapevine_tests::admin::Admin;
-use grapevine_tests::chat::{self, Ending, streamed};
+use grapevine_tests::chat::{self, Ending, MODEL, streamed};
 use grapevine_tests::cluster::{Cluster, Identity, Plan, Replica, ca};
 use grapevine_tests::invariants;
 use grapevine_tests::process;
@@ -332,6 +332,42 @@ async fn the_authority_and_all_certificates_are_replaced_under_load() {
             "{name}"
         );
     }
+    invariants::hold(&papers.cluster, &workers, &[]).await;
+}
+
+/// One process goes through the rotation, and the other one begins after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_rotation_a_replica_is_no_worker_of_its_cluster() {
+    let workers = workers().await;
+    let names = ["r1", "r2"];
+    let mut papers = Papers::with(Plan::default().workers(&workers), &names).await;
+    let dir = papers.authority.clone();
+    ca(&["rotate"], &dir).await;
+    for name in names {
+        papers.renew(name).await;
+    }
+    for name in names {
+        ca(&["issue", name, "--force"], &dir).await;
+        papers.renew(name).await;
+    }
+    ca(&["rotate", "--finish"], &dir).await;
+    papers.spread_revocations();
+    for name in names {
+        papers.renew(name).await;
+    }
+    papers.cluster.replicas[1].terminate().await;
+    papers.cluster.replicas[1].start().await;
+    papers.cluster.settled().await;
+    // An address of its data port that is not known to be one.
+    let url = format!("http://localhost:{}", papers.replica("r2").data().port());
+    let admin = papers.replica("r1").admin();
+    admin.add_cold("replica", &url, &[MODEL]).await;
+    for name in names {
+        let admin = papers.replica(name).admin();
+        admin.verdict("replica", "unhealthy").await;
+    }
+    admin.remove("replica").await;
+    papers.cluster.settled().await;
     invariants::hold(&papers.cluster, &workers, &[]).await;
 }
 

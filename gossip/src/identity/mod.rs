@@ -246,9 +246,18 @@ impl Identity {
         &self.replica
     }
 
-    /// The certificates of the authorities that are trusted, in DER and in the order of their file.
+    /// The certificates of the authorities that are trusted, in DER: first the one that signed this replica's certificate,
+    /// which everybody trusts who accepts this replica, then the others in the order of their file.
     pub fn authorities(&self) -> impl Iterator<Item = &[u8]> {
-        self.authorities.iter().map(|authority| &**authority)
+        let leaf = Certificate::read(CERT, &self.chain[0]);
+        let issuer = leaf.map_or_else(|_| String::new(), |leaf| leaf.issuer);
+        let is_signer = |authority: &[u8]| {
+            let authority = Certificate::read(x509::CA, authority);
+            authority.is_ok_and(|authority| authority.subject == issuer)
+        };
+        let mut all: Vec<&[u8]> = self.authorities.iter().map(|der| &**der).collect();
+        all.sort_by_key(|authority| !is_signer(authority));
+        all.into_iter()
     }
 
     /// Cluster id; replicas of other clusters are refused.

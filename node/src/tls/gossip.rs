@@ -7,6 +7,7 @@ use grapevine_gossip::{Agent, Identity};
 
 use super::{Files, Reloader};
 use crate::config::Config;
+use crate::http::hops;
 
 /// The files of this replica's identity as they were at one moment.
 pub struct GossipFiles {
@@ -42,7 +43,10 @@ impl GossipFiles {
         } = self;
         reloader.watch(files, None, move || {
             let identity = Identity::load(&cluster, &replica, &pem)?;
+            let now = identity.clone();
             agent.replace_identity(identity)?;
+            // What replicas that have the new files send comes back as theirs.
+            hops::join(&cluster, now.authorities());
             Ok(None)
         });
     }

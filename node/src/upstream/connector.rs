@@ -290,7 +290,8 @@ impl Connector {
             true => format!("[{host}]"),
             false => host.to_owned(),
         };
-        Ok(self.plain.get(format!("http://{bracketed}:{port}{path}")))
+        let request = self.plain.get(format!("http://{bracketed}:{port}{path}"));
+        Ok(request.headers(signed()))
     }
 
     /// A request of the control path to a worker, with its key and a deadline.
@@ -309,7 +310,7 @@ impl Connector {
             None => self.plain.clone(),
             Some(_) => self.secure().await?.client.clone(),
         };
-        let request = client.request(method, address.url(path));
+        let request = client.request(method, address.url(path)).headers(signed());
         Ok(match self.authorization(&address.url) {
             Some(key) => request.header(header::AUTHORIZATION, key),
             None => request,
@@ -349,12 +350,16 @@ impl Secure {
     }
 }
 
-/// A client for checks: no proxy from the environment, no redirects to where a worker points.
-fn control_client(tls: ClientConfig, hosts: &Arc<Hosts>, within: Duration) -> reqwest::Client {
+/// What tells a replica of this cluster that one of them asks. Made for each request: the name changes with the authority.
+fn signed() -> HeaderMap {
     let mut headers = HeaderMap::new();
     hops::sign(&mut headers, Version::HTTP_11);
+    headers
+}
+
+/// A client for checks: no proxy from the environment, no redirects to where a worker points.
+fn control_client(tls: ClientConfig, hosts: &Arc<Hosts>, within: Duration) -> reqwest::Client {
     reqwest::Client::builder()
-        .default_headers(headers)
         // Each check has a limit of its own, which may be longer; this is for what is asked without one.
         .timeout(within)
         .redirect(reqwest::redirect::Policy::none())
