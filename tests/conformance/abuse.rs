@@ -122,6 +122,37 @@ async fn slow_clients_end_in_time_and_disturb_nobody() {
     house.close().await;
 }
 
+/// A byte that HTTP/2's preface begins with lies unread until it is known what comes. Whoever leaves meanwhile is let go of
+/// at once, and not when the first byte's time is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_within_its_first_bytes_leaves_nothing_behind() {
+    let plan = Plan::default().set("timeouts.first_byte", "\"1h\"");
+    let house = House::of(plan, vec![quick()]).await;
+    let open = async || {
+        let metrics = house.cluster.replicas[0].admin().metrics().await;
+        metrics.sum("grapevine_connections", "")
+    };
+    let mut begun = Vec::new();
+    for first in [&b"P"[..], b"PRI * HTTP/2.0", b""].repeat(20) {
+        let mut connection = accepted(house.data()).await;
+        connection.send(first).await.expect("taken");
+        begun.push(connection);
+    }
+    let (_, took) = eventually(LIMIT, "they are there", async || {
+        let open = open().await;
+        (open >= 60.0).then_some(()).ok_or(open.to_string())
+    })
+    .await;
+    println!("{} connections after {took:?}", begun.len());
+    drop(begun);
+    eventually(LIMIT, "they are gone", async || {
+        let open = open().await;
+        (open == 0.0).then_some(()).ok_or(open.to_string())
+    })
+    .await;
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_are_cheap_and_close_quietly() {
     const CONNECTIONS: usize = 500;
