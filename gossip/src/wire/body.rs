@@ -42,6 +42,21 @@ impl Frame<'_> {
     pub(super) fn put(self, code: u8, body: &impl Encode) -> Result<(), FrameError> {
         frame::seal(self.out, code, self.generation, self.seq, body)
     }
+
+    /// Under the first code. `later`: a number that the first release does not know, behind the fields that it does; read
+    /// by [`later`].
+    pub(super) fn put_with(self, body: &impl Encode, later: Option<u64>) -> Result<(), FrameError> {
+        let code = self.codes[0];
+        match later {
+            Some(number) => self.put(code, &(body, number)),
+            None => self.put(code, body),
+        }
+    }
+}
+
+/// The number behind the fields of a body; none from a release that does not say it.
+pub(super) fn later(body: &mut &[u8]) -> Result<Option<u64>, FrameError> {
+    (!body.is_empty()).then(|| frame::decode(body)).transpose()
 }
 
 /// What is shared or boxed travels as what it holds.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::body::{Body, Frame, replica};
+use super::body::{Body, Frame, later, replica};
 use crate::config::HELLO_TEXT_BYTES_MAX;
 use crate::frame::{self, Decode, Encode, FrameError};
 use crate::replica::ReplicaId;
@@ -55,16 +55,6 @@ pub(super) struct WireHello {
     version: String,
 }
 
-/// Behind a HELLO, since 0.2.
-#[derive(Encode, Decode)]
-struct WireProcess {
-    process: u64,
-}
-
-/// A HELLO, and what stands behind it.
-#[derive(Encode)]
-struct WithProcess(WireHello, WireProcess);
-
 #[derive(Encode, Decode)]
 pub(super) struct WireHelloAck {
     replica: String,
@@ -95,20 +85,13 @@ impl Body for Hello {
     }
 
     fn seal(&self, frame: Frame<'_>) -> Result<(), FrameError> {
-        let code = frame.codes[0];
-        let Some(process) = self.process else {
-            return frame.put(code, &self.to_wire());
-        };
-        let process = WireProcess { process };
-        frame.put(code, &WithProcess(self.to_wire(), process))
+        // Since 0.2.
+        frame.put_with(&self.to_wire(), self.process)
     }
 
     fn read(_code: u8, body: &mut &[u8], refused: &mut usize) -> Result<Self, FrameError> {
         let mut hello = Self::from_wire(frame::decode(body)?, refused)?;
-        if !body.is_empty() {
-            let WireProcess { process } = frame::decode(body)?;
-            hello.process = Some(process);
-        }
+        hello.process = later(body)?;
         Ok(hello)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::body::{Body, Frame, wire_ms};
+use super::body::{Body, Frame, later, wire_ms};
 use super::entry::{CHUNK_ENTRIES_MAX, WireEntry, entry_len};
 use super::load::WireSparse;
 use crate::frame::{self, Decode, Encode, FrameError};
@@ -96,26 +96,6 @@ pub(super) struct WireSnapshot {
     last: bool,
 }
 
-/// Behind a snapshot, since 0.2.
-#[derive(Encode, Decode)]
-struct WireAlone {
-    alone_ms: u64,
-}
-
-/// A snapshot, and what stands behind it.
-#[derive(Encode)]
-struct WithAlone(WireSnapshot, WireAlone);
-
-/// Behind an answer of anti-entropy, since 0.2.
-#[derive(Encode, Decode)]
-struct WireClock {
-    clock_ms: u64,
-}
-
-/// An answer of anti-entropy, and what stands behind it.
-#[derive(Encode)]
-struct WithClock(WireSyncResponse, WireClock);
-
 impl Body for SyncRequest {
     type Wire = WireSyncRequest;
 
@@ -157,19 +137,13 @@ impl Body for SyncResponse {
     }
 
     fn seal(&self, frame: Frame<'_>) -> Result<(), FrameError> {
-        let code = frame.codes[0];
-        let Some(clock_ms) = self.clock_ms else {
-            return frame.put(code, &self.to_wire());
-        };
-        frame.put(code, &WithClock(self.to_wire(), WireClock { clock_ms }))
+        // Since 0.2.
+        frame.put_with(&self.to_wire(), self.clock_ms)
     }
 
     fn read(_code: u8, body: &mut &[u8], refused: &mut usize) -> Result<Self, FrameError> {
         let mut response = Self::from_wire(frame::decode(body)?, refused)?;
-        if !body.is_empty() {
-            let WireClock { clock_ms } = frame::decode(body)?;
-            response.clock_ms = Some(clock_ms);
-        }
+        response.clock_ms = later(body)?;
         Ok(response)
     }
 }
@@ -197,22 +171,13 @@ impl Body for Snapshot {
     }
 
     fn seal(&self, frame: Frame<'_>) -> Result<(), FrameError> {
-        let code = frame.codes[0];
-        let Some(alone) = self.alone else {
-            return frame.put(code, &self.to_wire());
-        };
-        let alone = WireAlone {
-            alone_ms: wire_ms(alone),
-        };
-        frame.put(code, &WithAlone(self.to_wire(), alone))
+        // Since 0.2.
+        frame.put_with(&self.to_wire(), self.alone.map(wire_ms))
     }
 
     fn read(_code: u8, body: &mut &[u8], refused: &mut usize) -> Result<Self, FrameError> {
         let mut snapshot = Self::from_wire(frame::decode(body)?, refused)?;
-        if !body.is_empty() {
-            let WireAlone { alone_ms } = frame::decode(body)?;
-            snapshot.alone = Some(Duration::from_millis(alone_ms));
-        }
+        snapshot.alone = later(body)?.map(Duration::from_millis);
         Ok(snapshot)
     }
 }
