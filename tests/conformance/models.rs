@@ -179,6 +179,66 @@ async fn a_worker_without_models_is_asked_for_them() {
     assert!(!other.log().is_empty());
 }
 
+/// Whoever still serves the model answers; the client sees nothing of the worker that does not any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_left_one_worker_is_asked_for_at_another() {
+    // Checks that would tell of the other engine first are far apart.
+    let plan = Plan::default().set("health.interval", "\"1h\"");
+    let mut workers = Vec::new();
+    for _ in 0..2 {
+        workers.push(chat::worker(serving(&["shared"])).await);
+    }
+    let plan = workers
+        .iter()
+        .fold(plan, |plan, worker| plan.worker(&worker.url(), &[]));
+    let house = House::with(plan, Vec::new()).await;
+    let ask = async |question: &str| {
+        let mut asked = chat(question, 1);
+        asked["model"] = "shared".into();
+        http1::post(house.data(), "/v1/chat/completions", &asked).await
+    };
+    eventually(LIMIT, "both are known to serve it", async || {
+        for number in 0..20 {
+            ask(&format!("question {number}")).await;
+        }
+        let requests = [0, 1].map(|at: usize| workers[at].stats().requests);
+        (requests[0] > 0 && requests[1] > 0)
+            .then_some(())
+            .ok_or_else(|| format!("{requests:?}"))
+    })
+    .await;
+
+    let listen = workers[0].addr();
+    workers.remove(0).kill().await;
+    let other = chat::worker(Config {
+        listen,
+        ..serving(&["other"])
+    })
+    .await;
+    for number in 0..20 {
+        let answer = ask(&format!("question {number}")).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let moved = metrics.sum("grapevine_attempts_total", "no_such_model");
+    assert!(moved >= 1.0 && !other.log().is_empty());
+    eventually(LIMIT, "what it serves is known", async || {
+        let list = http1::get(house.data(), "/v1/models").await.text();
+        list.contains("other").then_some(()).ok_or(list)
+    })
+    .await;
+
+    // And where nobody has it, that is said, without the names that the worker knows.
+    workers.remove(0).kill().await;
+    let answer = ask("question").await;
+    assert!(matches!(answer.head.status, 404 | 503), "{}", answer.text());
+    assert!(
+        !answer.text().contains("Valid aliases"),
+        "{}",
+        answer.text()
+    );
+}
+
 fn chat_of(model: &str) -> Value {
     let mut body = chat("a question", 1);
     body["model"] = model.into();

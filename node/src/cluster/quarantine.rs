@@ -35,8 +35,8 @@ const OF_ONE_SENDER_MAX: usize = 64;
 /// In place of a body's length: the mark is lifted.
 const LIFTED: u64 = 0;
 
-/// What is known of one body.
-type BodyId = (u64, [u8; 16]);
+/// A body: its length in bytes, and a hash of its path and bytes.
+pub type BodyId = (u64, [u8; 16]);
 
 /// What one request's body is known by. It is asked for before each attempt, and a body may be long: its hash is made
 /// when it is first wanted, and kept.
@@ -44,7 +44,8 @@ type BodyId = (u64, [u8; 16]);
 pub struct KnownBy(OnceLock<BodyId>);
 
 impl KnownBy {
-    fn id(&self, path: &str, body: &[u8]) -> BodyId {
+    /// Of this path and body: always the same for one request.
+    pub fn id(&self, path: &str, body: &[u8]) -> BodyId {
         *self.0.get_or_init(|| id_of(path, body))
     }
 }

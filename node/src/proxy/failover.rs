@@ -255,7 +255,9 @@ impl AttemptPlan for ToNext<'_> {
         let admission = &self.dispatch.admission;
         let waits_by = admission.ask_again(self.asked.waits_by, self.asked.deadline());
         self.pass_over_tried(passed_over);
-        let reach = Reach::new(Arc::clone(&self.pool), passed_over.clone());
+        // It waits with those alone that may have the same workers.
+        let not_for_it = [&**passed_over, &self.asked.other_ranks(&self.pool)].concat();
+        let reach = Reach::new(Arc::clone(&self.pool), not_for_it);
         // The stream has begun: what it waits for now is no queue before its answer, and no request is refused by it.
         let place = || self.place(passed_over);
         let (placed, _) = with_room(admission, waits_by, None, reach, place).await;

@@ -6,6 +6,7 @@
 //! | no worker may be asked, none could be reached or took it, or no other took the request of a bad one | 503 `no_worker_available` |
 //! | this replica has no socket for a connection to a worker | 503 `overloaded` |
 //! | connections that ended, answers that are not HTTP, ranks that engines do not have | 502 `upstream_failed` |
+//! | the workers that were asked do not serve the model any more | 404 `model_not_found` |
 //! | no first token, or no sign of life, in time | 504 `upstream_timeout` |
 //! | the whole request's time is over | 504 `upstream_timeout` |
 //! | workers ended while they had the request, now or a while ago | 422 `query_of_death` |
@@ -179,6 +180,13 @@ fn word_of(failure: Failure) -> Word {
             ErrorKind::UpstreamFailed,
             "the engines that were tried have no such data-parallel rank: their workers' addresses name another",
         ),
+        Failure::NoSuchModel => Word::own(ApiError {
+            param: Some("model"),
+            ..ApiError::new(
+                ErrorKind::ModelNotFound,
+                "the workers that were asked do not serve this model any more; GET /v1/models lists what is served",
+            )
+        }),
         Failure::KeyRefused => own(
             ErrorKind::UpstreamFailed,
             "the workers that were tried refuse the key of this replica, or want one: look at its workers.api_key",
@@ -246,7 +254,7 @@ mod tests {
     #[tokio::test]
     async fn every_failure_has_one_face() {
         let pool = pool(&["a", "b"]);
-        let expected: [(&str, u16, Option<&str>); 16] = [
+        let expected: [(&str, u16, Option<&str>); 17] = [
             ("connect", 503, Some("no_worker_available")),
             ("connect_timeout", 503, Some("no_worker_available")),
             ("declined", 503, Some("no_worker_available")),
@@ -255,6 +263,7 @@ mod tests {
             ("malformed", 502, Some("upstream_failed")),
             ("first_token_timeout", 504, Some("upstream_timeout")),
             ("no_such_rank", 502, Some("upstream_failed")),
+            ("no_such_model", 404, Some("model_not_found")),
             ("key_refused", 502, Some("upstream_failed")),
             ("worker_bad", 503, Some("no_worker_available")),
             ("out_of_time", 504, Some("upstream_timeout")),

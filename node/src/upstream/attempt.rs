@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::connection::{AnswerBody, Connection, SendError, Switched, WorkerRequest};
 pub use super::failure::{Failure, is_retryable};
-use super::failure::{head_of_refused, is_about_request, says_no_such_rank};
+use super::failure::{head_of_refused, is_about_request, says_no_such_model, says_no_such_rank};
 use super::patience::{Known, Next, Patience};
 use super::worker::Worker;
 use crate::api::error::status_of_type;
@@ -394,6 +394,10 @@ async fn judge(
                 && says_no_such_rank(&bytes, rank)
             {
                 return Err(Failure::NoSuchRank);
+            }
+            if parts.status == StatusCode::NOT_FOUND && says_no_such_model(&bytes) {
+                worker.doubt_models();
+                return Err(Failure::NoSuchModel);
             }
             Ok(Answer::Whole(parts, bytes))
         }

@@ -23,6 +23,7 @@ use tokio_rustls::TlsConnector;
 use super::address::Address;
 use super::hosts::{Hosts, Resolver};
 use super::keys::Keys;
+use super::socket_error::is_own_lack;
 use super::tls::{WorkerIo, WorkerTlsFiles, believes_nobody, offering_http2};
 use crate::config::allow::Allow;
 use crate::config::{DnsConfig, WorkerConfig, WorkerHttp2, WorkersConfig};
@@ -248,17 +249,29 @@ impl Connector {
         Ok(stream)
     }
 
+    /// Whether no process listens at a worker's address, as far as a new connection tells within this time. One that is
+    /// frozen still takes connections, and answers no handshake; that this replica has no socket, or no address for the
+    /// name, says nothing of it.
+    pub async fn is_gone(&self, address: &Address, within: Duration) -> bool {
+        let (host, port) = (address.url.host(), address.url.port());
+        let resolved = timeout(within, self.hosts.resolve(host, port)).await;
+        let Ok(Ok(addresses)) = resolved else {
+            return false;
+        };
+        let failed = match timeout(within, connect_to_one(addresses)).await {
+            Ok(connected) => connected.err(),
+            Err(elapsed) => Some(late(elapsed)),
+        };
+        failed.is_some_and(|error| !is_own_lack(&error))
+    }
+
     async fn connect(&self, address: &Address) -> io::Result<TcpStream> {
         self.connect_to(address.url.host(), address.url.port())
             .await
     }
 
     async fn connect_to(&self, host: &str, port: u16) -> io::Result<TcpStream> {
-        let addresses = self.hosts.resolve(host, port).await?;
-        match addresses[..] {
-            [address] => TcpStream::connect(address).await,
-            _ => connect_to_first(addresses).await,
-        }
+        connect_to_one(self.hosts.resolve(host, port).await?).await
     }
 
     /// A `GET` of the control path; see [`Connector::request`].
@@ -370,6 +383,14 @@ fn control_client(tls: ClientConfig, hosts: &Arc<Hosts>, within: Duration) -> re
         .tls_backend_preconfigured(tls)
         .build()
         .expect("its TLS is made, and it reads nothing from the system")
+}
+
+/// A connection to one of these.
+async fn connect_to_one(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    match addresses[..] {
+        [address] => TcpStream::connect(address).await,
+        _ => connect_to_first(addresses).await,
+    }
 }
 
 /// The first connection that comes about. An address that does not answer must not keep the others from being tried, so

@@ -9,6 +9,7 @@
 //! | [`Malformed`](Failure::Malformed) | yes | a token | `malformed` |
 //! | [`Late`](Failure::Late) | yes | a token | `first_token_timeout` |
 //! | [`NoSuchRank`](Failure::NoSuchRank) | yes | a token | `no_such_rank` |
+//! | [`NoSuchModel`](Failure::NoSuchModel) | no, the registry is behind | none | `no_such_model` |
 //! | [`KeyRefused`](Failure::KeyRefused) | no, the key may be wrong at this replica alone | none | `key_refused` |
 //! | [`WorkerBad`](Failure::WorkerBad) | no, the verdict is there | none | `worker_bad` |
 //! | [`OutOfTime`](Failure::OutOfTime) | no | never retried | `out_of_time` |
@@ -29,10 +30,10 @@ use bytes::Bytes;
 use grapevine_placement::AttemptOutcome;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use rustix::io::Errno;
 use serde::Deserialize;
 
 use super::connection::{Broken, SendError};
+use super::socket_error::is_own_lack;
 
 /// What vLLM answers, as a 500, between the signal to stop and its end, while its `/health` is 200 (measured).
 const LEAVING: &[u8] = b"cannot schedule new futures after shutdown";
@@ -47,7 +48,7 @@ pub const ANSWERED: &str = "answered";
 /// The result of an attempt whose end nobody waits for, as a metric label.
 pub const GIVEN_UP: &str = "given_up";
 /// All results of attempts, as metric labels.
-pub const ATTEMPT_RESULTS: [&str; 18] = [
+pub const ATTEMPT_RESULTS: [&str; 19] = [
     ANSWERED,
     GIVEN_UP,
     "connect",
@@ -58,6 +59,7 @@ pub const ATTEMPT_RESULTS: [&str; 18] = [
     "malformed",
     "first_token_timeout",
     "no_such_rank",
+    "no_such_model",
     "key_refused",
     "worker_bad",
     "out_of_time",
@@ -87,6 +89,8 @@ pub enum Failure {
     Late,
     /// The engine has no such data-parallel rank: its worker is described wrongly.
     NoSuchRank,
+    /// A 404 for its model, which the registry says it serves: another engine may have started at its address.
+    NoSuchModel,
     /// A 401, though no client's key was sent there: it is this replica's key that is wrong or missing.
     KeyRefused,
     /// Its worker was found to be bad while it had shown nothing of the answer.
@@ -116,17 +120,7 @@ impl From<SendError> for Failure {
 impl Failure {
     /// No connection came about: for want of something of this replica's own, or of the worker's.
     pub fn of_connect(error: io::Error) -> Self {
-        let own = [
-            Errno::MFILE,
-            Errno::NFILE,
-            Errno::NOBUFS,
-            Errno::NOMEM,
-            Errno::ADDRNOTAVAIL,
-        ];
-        let is_own = error
-            .raw_os_error()
-            .is_some_and(|code| own.iter().any(|own| own.raw_os_error() == code));
-        match is_own {
+        match is_own_lack(&error) {
             true => Self::NoSocket(error),
             false => Self::Connect(error),
         }
@@ -203,7 +197,10 @@ impl Failure {
         self.is_broken_connection()
             || self.is_leaving()
             || self.is_engine_dead()
-            || matches!(self, Self::WorkerBad | Self::KeyRefused | Self::Declined(_))
+            || matches!(
+                self,
+                Self::WorkerBad | Self::NoSuchModel | Self::KeyRefused | Self::Declined(_)
+            )
     }
 
     /// How long the worker asks to be left alone.
@@ -224,6 +221,7 @@ impl Failure {
                 self,
                 Self::OutOfTime
                     | Self::WorkerBad
+                    | Self::NoSuchModel
                     | Self::KeyRefused
                     | Self::Declined(_)
                     | Self::NoSocket(_)
@@ -246,6 +244,7 @@ impl Failure {
             Self::Malformed(_) => "malformed",
             Self::Late => "first_token_timeout",
             Self::NoSuchRank => "no_such_rank",
+            Self::NoSuchModel => "no_such_model",
             Self::KeyRefused => "key_refused",
             Self::WorkerBad => "worker_bad",
             Self::OutOfTime => "out_of_time",
@@ -272,19 +271,33 @@ pub fn says_engine_dead(json: &[u8]) -> bool {
 /// has it from the worker's description, so it is no mistake of the client's. Other errors may repeat what a client wrote:
 /// the message is this one from its beginning on.
 pub fn says_no_such_rank(json: &[u8], rank: u32) -> bool {
+    let begins = format!("data_parallel_rank {rank} is out of range");
+    said(json).is_some_and(|error| error.message.starts_with(&begins))
+}
+
+/// Whether the body of a 404 says that it is the model that is not there, and no response or path. vLLM names the field of
+/// the request (`api_server.py`), which is not the client's to choose.
+pub fn says_no_such_model(json: &[u8]) -> bool {
+    said(json).is_some_and(|error| error.param.as_deref() == Some("model"))
+}
+
+/// What is read of an error in OpenAI's form.
+#[derive(Deserialize)]
+struct SaidError<'a> {
+    #[serde(borrow, default)]
+    message: Cow<'a, str>,
+    #[serde(borrow, default)]
+    param: Option<Cow<'a, str>>,
+}
+
+fn said(json: &[u8]) -> Option<SaidError<'_>> {
     #[derive(Deserialize)]
     struct Said<'a> {
         #[serde(borrow)]
-        error: Message<'a>,
-    }
-    #[derive(Deserialize)]
-    struct Message<'a> {
-        #[serde(borrow)]
-        message: Cow<'a, str>,
+        error: SaidError<'a>,
     }
     let said = serde_json::from_slice::<Said<'_>>(json);
-    let begins = format!("data_parallel_rank {rank} is out of range");
-    said.is_ok_and(|said| said.error.message.starts_with(&begins))
+    said.ok().map(|said| said.error)
 }
 
 /// The head of the plain answer that says what an error event said.
@@ -316,7 +329,10 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use rustix::io::Errno;
+
     use super::*;
+    use crate::upstream::hosts::NoAddress;
 
     fn code(code: u16) -> StatusCode {
         StatusCode::from_u16(code).expect("a status")
@@ -340,6 +356,7 @@ pub(crate) mod tests {
             Failure::Malformed("garbage".into()),
             Failure::Late,
             Failure::NoSuchRank,
+            Failure::NoSuchModel,
             Failure::KeyRefused,
             Failure::WorkerBad,
             Failure::OutOfTime,
@@ -387,6 +404,7 @@ pub(crate) mod tests {
             ("malformed", (true, false)),
             ("first_token_timeout", (true, false)),
             ("no_such_rank", (true, false)),
+            ("no_such_model", (false, true)),
             ("key_refused", (false, true)),
             ("worker_bad", (false, true)),
             ("out_of_time", (false, false)),
@@ -416,11 +434,16 @@ pub(crate) mod tests {
         ] {
             let failure = of(own);
             assert_eq!(failure.as_str(), "no_socket", "{own}");
+            let system = io::Error::from_raw_os_error(own.raw_os_error());
+            let unresolved = Failure::of_connect(NoAddress::Unknown(system).into());
+            assert_eq!(unresolved.as_str(), "no_socket", "{own}");
             assert!(
                 !failure.is_refused() && !failure.is_broken_connection(),
                 "{own}"
             );
         }
+        let unknown = NoAddress::Unknown(io::Error::other("no such name"));
+        assert_eq!(Failure::of_connect(unknown.into()).as_str(), "connect");
         for of_worker in [Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::CONNRESET] {
             assert_eq!(of(of_worker).as_str(), "connect", "{of_worker}");
         }
@@ -440,6 +463,21 @@ pub(crate) mod tests {
             b"data_parallel_rank 1 is out of range",
             1
         ));
+    }
+
+    #[test]
+    fn a_worker_names_what_is_not_there() {
+        let vllm = br#"{"error":{"message":"The model `m` does not exist.","type":"NotFoundError","param":"model","code":404}}"#;
+        assert!(says_no_such_model(vllm));
+        for other in [
+            r#"{"error":{"message":"No response `model`.","type":"NotFoundError","param":"response_id","code":404}}"#,
+            r#"{"error":{"message":"param: model","param":null}}"#,
+            r#"{"error":{"message":"Not Found","param":["model"]}}"#,
+            r#"{"detail":"Not Found"}"#,
+            "model",
+        ] {
+            assert!(!says_no_such_model(other.as_bytes()), "{other}");
+        }
     }
 
     #[test]

@@ -30,10 +30,17 @@ pub(super) enum NoAddress {
     UnknownToAll { system: io::Error, own: String },
 }
 
+impl NoAddress {
+    /// What the system said.
+    pub(super) fn system(&self) -> &io::Error {
+        let (Self::Unknown(system) | Self::UnknownToAll { system, .. }) = self;
+        system
+    }
+}
+
 impl From<NoAddress> for io::Error {
     fn from(error: NoAddress) -> Self {
-        let (NoAddress::Unknown(system) | NoAddress::UnknownToAll { system, .. }) = &error;
-        Self::new(system.kind(), error)
+        Self::new(error.system().kind(), error)
     }
 }
 

@@ -25,6 +25,7 @@ pub mod pool;
 pub mod probe;
 pub mod probe_parts;
 mod question;
+mod socket_error;
 pub mod tls;
 mod token_probe;
 mod transfer_facts;

@@ -5,6 +5,7 @@
 //! replicas leave most workers to others (`duty`).
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -18,6 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::health::Probe;
 use super::hosts::NoAddress;
 use super::probe_parts::ProbeParts;
+use super::socket_error::{is_own_lack, is_unresolved};
 use super::worker::Worker;
 use super::{token_probe, vigil, worker_facts};
 use crate::config::HealthConfig;
@@ -112,10 +114,13 @@ async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify, turns
         let began = Instant::now();
         let checked = check(worker, parts).await;
         drop(turn);
-        if checked.is_err() && parts.is_excused(began) {
+        if let Err(failed) = &checked
+            && (failed.is_own_lack || parts.is_excused(began))
+        {
             tracing::debug!(
                 worker = &*worker.label,
-                "a probe timed out while this replica itself was late"
+                why = failed.why,
+                "a probe says nothing: this replica had no socket for it, or was late itself"
             );
             continue;
         }
@@ -144,6 +149,8 @@ struct Failed {
     why: String,
     /// Which kind of failure it is.
     how: Probe,
+    /// This replica had no socket to ask with.
+    is_own_lack: bool,
 }
 
 /// Ok for a 2xx.
@@ -158,14 +165,17 @@ async fn check(worker: &Worker, parts: &ProbeParts) -> Result<(), Failed> {
         Ok(response) if response.status() == StatusCode::LOOP_DETECTED => Err(Failed {
             why: format!("{IS_REPLICA}, or asks one (508)"),
             how: Probe::Bad,
+            is_own_lack: false,
         }),
         Ok(response) => Err(Failed {
             why: format!("it answered {}", response.status()),
             how: Probe::Bad,
+            is_own_lack: false,
         }),
         Err(error) => Err(Failed {
             why: in_words(&error),
             how: how(&error),
+            is_own_lack: io_errors(&error).any(is_own_lack),
         }),
     }
 }
@@ -188,12 +198,8 @@ fn how(error: &anyhow::Error) -> Probe {
     let is_late = error
         .downcast_ref::<reqwest::Error>()
         .is_some_and(reqwest::Error::is_timeout);
-    let is_unresolved = error.chain().any(|cause| {
-        let io = cause.downcast_ref::<io::Error>();
-        let inner = io.and_then(io::Error::get_ref);
-        cause.is::<NoAddress>() || inner.is_some_and(|inner| inner.is::<NoAddress>())
-    });
-    if is_unresolved {
+    let is_nameless = |cause: &(dyn Error + 'static)| cause.is::<NoAddress>();
+    if error.chain().any(is_nameless) || io_errors(error).any(is_unresolved) {
         Probe::NoAddress
     } else if is_late {
         Probe::Unanswered
@@ -209,10 +215,13 @@ async fn get(worker: &Worker, config: &HealthConfig) -> anyhow::Result<reqwest::
     Ok(request.timeout(config.timeout).send().await?)
 }
 
+/// Errors of sockets, and of what they need, among the causes of one.
+fn io_errors(error: &anyhow::Error) -> impl Iterator<Item = &io::Error> {
+    error.chain().filter_map(|cause| cause.downcast_ref())
+}
+
 /// The kind of the socket's error that a check failed with.
 fn io_kind(error: &anyhow::Error) -> io::Error {
-    let io = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<io::Error>());
-    io.map_or(io::ErrorKind::Other, io::Error::kind).into()
+    let first = io_errors(error).next();
+    first.map_or(io::ErrorKind::Other, io::Error::kind).into()
 }

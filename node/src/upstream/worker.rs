@@ -269,6 +269,11 @@ impl Worker {
         Connection::open(&self.connector, &self.address, &self.label, within, http2).await
     }
 
+    /// Whether no process listens at its address; see [`Connector::is_gone`].
+    pub async fn is_gone(&self, within: Duration) -> bool {
+        self.connector.is_gone(&self.address, within).await
+    }
+
     /// A transfer of KV from it, or to it, was good.
     pub fn has_transferred(&self, now: Instant) {
         self.transferred.extend(now);
@@ -277,6 +282,7 @@ impl Worker {
     /// Its process started again.
     pub fn restarted(&self) {
         self.health.restarted();
+        self.engine_dead_since.clear();
         self.is_silent_of_responses.store(false, Ordering::Relaxed);
         self.is_other_engine.store(true, Ordering::Relaxed);
     }

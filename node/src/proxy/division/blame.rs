@@ -48,6 +48,7 @@ pub(in crate::proxy) fn may_be_transfer(failure: &Failure) -> bool {
         | Failure::Declined(_)
         | Failure::NoSocket(_)
         | Failure::NoSuchRank
+        | Failure::NoSuchModel
         | Failure::KeyRefused
         | Failure::Closed(_)
         | Failure::Malformed(_)

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::placed::{Others, Placed, Sent};
 use crate::admission::{Admission, Ask, Unplaced};
 use crate::api::{ApiError, Endpoint};
-use crate::cluster::quarantine::KnownBy;
+use crate::cluster::quarantine::{BodyId, KnownBy};
 use crate::cluster::{Cluster, Pool, RecordedPlacement};
 use crate::config::RetryConfig;
 use crate::http::headers;
@@ -89,7 +89,7 @@ impl Asked {
                 let others = members.filter(|(_, member)| member.worker.id != *holder);
                 others.map(|(index, _)| index).collect()
             }
-            None => self.query.other_ranks(pool),
+            None => self.other_ranks(pool),
         };
         but.extend_from_slice(tried);
         let reach = Reach::new(Arc::clone(pool), but);
@@ -97,6 +97,11 @@ impl Asked {
             Some(_) => reach.of_holder(),
             None => reach,
         }
+    }
+
+    /// Workers of this pool, by index, that its client does not want.
+    pub(in crate::proxy) fn other_ranks(&self, pool: &Pool) -> Vec<usize> {
+        self.query.other_ranks(pool)
     }
 
     /// Where the model's workers are.
@@ -196,12 +201,19 @@ impl Asked {
         begun: Instant,
         why: &Failure,
     ) {
-        self.company.failed(&dispatch.deaths, worker, begun, why);
+        let had = (begun, || self.body_id());
+        self.company.failed(&dispatch.deaths, worker, had, why);
     }
 
     /// The worker of its stream broke off.
     pub(in crate::proxy) fn broke_on(&self, dispatch: &Dispatch, worker: &Arc<Worker>, sign: Sign) {
-        self.company.broke(&dispatch.deaths, worker, sign);
+        let body = self.body_id();
+        self.company.broke(&dispatch.deaths, worker, sign, body);
+    }
+
+    fn body_id(&self) -> BodyId {
+        let path = self.outgoing.target.path();
+        self.known.id(path, &self.body.bytes)
     }
 
     /// Whether so many workers ended while they had it that no other is to get it. Marks it once, everywhere.
@@ -215,11 +227,10 @@ impl Asked {
         let (deaths, marks) = (&dispatch.deaths, &dispatch.metrics.marks);
         let most = dispatch.retry.look().deaths_max.get() as usize;
         let connect = dispatch.timeouts.look().connect;
-        let Some(workers) = self
-            .company
-            .is_condemned(deaths, most, connect, marks)
-            .await
-        else {
+        let condemned =
+            self.company
+                .is_condemned(deaths, || self.body_id(), (most, connect), marks);
+        let Some(workers) = condemned.await else {
             return false;
         };
         let path = self.outgoing.target.path();
@@ -311,7 +322,7 @@ impl Asked {
         pool: &Arc<Pool>,
         tried: &mut Vec<usize>,
     ) -> Result<(Box<Placed>, Option<RecordedPlacement>), NoWorker> {
-        let other_ranks = self.query.other_ranks(pool);
+        let other_ranks = self.other_ranks(pool);
         let begin = match self.computes() {
             true => InFlight::begin,
             false => InFlight::begin_weightless,
