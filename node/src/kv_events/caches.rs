@@ -72,6 +72,9 @@ pub struct Engine {
     number: AtomicU32,
     /// Where its stream goes on; none if nothing is known of it.
     behind: Option<Mark>,
+    /// Held by whoever changes what it holds, and by whoever tells a peer all of it, which takes long: the listener waits
+    /// here, where no thread waits with it.
+    still: tokio::sync::Mutex<()>,
     state: Mutex<State>,
     /// As decisions read it.
     shown: Arc<KvEngine>,
@@ -216,6 +219,7 @@ impl Caches {
             worker: Arc::clone(worker),
             number: number.into(),
             behind,
+            still: tokio::sync::Mutex::default(),
             state: Mutex::new(state),
             shown: Arc::default(),
         });
@@ -495,6 +499,21 @@ impl Engine {
     /// To be locked before the index, never after it: whoever applies a batch holds both.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Before something changes of what it holds. No further wait while this is kept.
+    pub(super) async fn changes(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.still.lock().await
+    }
+
+    /// It changes no more while this is kept, unless it ends. For threads that may wait; a change takes a moment.
+    pub(super) fn stands_still(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        loop {
+            match self.still.try_lock() {
+                Ok(still) => return still,
+                Err(_) => std::thread::yield_now(),
+            }
+        }
     }
 
     pub(super) fn source(&self) -> &Source {

@@ -109,7 +109,7 @@ impl Listener {
                 Ok(never) => match never {},
                 Err(end) => end,
             };
-            self.disconnected();
+            self.disconnected().await;
             self.caches.metrics.fault(end.fault());
             tracing::debug!(
                 worker = &*self.worker.label,
@@ -146,7 +146,7 @@ impl Listener {
         subscription.send(&[topic.freeze()]).await?;
         self.vain_looks = 0;
         self.stream.connected(&mut self.steps);
-        self.carry_out(true);
+        self.carry_out(true).await;
         let mut look_at = Instant::now() + self.silence;
         loop {
             tokio::select! {
@@ -161,7 +161,7 @@ impl Listener {
                     self.look();
                 }
             }
-            self.carry_out(true);
+            self.carry_out(true).await;
         }
     }
 
@@ -223,7 +223,9 @@ impl Listener {
     }
 
     /// Does what is to be done, and shows how the stream stands.
-    fn carry_out(&mut self, is_connected: bool) {
+    async fn carry_out(&mut self, is_connected: bool) {
+        let engine = Arc::clone(&self.engine);
+        let changes = engine.changes().await;
         for step in std::mem::take(&mut self.steps) {
             match step {
                 Step::Ask(from) => self.ask(from),
@@ -234,6 +236,7 @@ impl Listener {
                 Step::Apply((mark, payload)) => self.caches.apply(&self.engine, mark, &payload),
             }
         }
+        drop(changes);
         let counts = self.stream.counts();
         let metrics = &self.caches.metrics;
         metrics.gaps.inc_by(counts.gaps - self.counted.gaps);
@@ -271,11 +274,11 @@ impl Listener {
         ));
     }
 
-    fn disconnected(&mut self) {
+    async fn disconnected(&mut self) {
         self.replay = None;
         self.look = None;
         self.stream.disconnected();
-        self.carry_out(false);
+        self.carry_out(false).await;
     }
 }
 

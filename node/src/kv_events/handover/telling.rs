@@ -19,7 +19,8 @@ const ENGINES_MAX: usize = 1_024;
 
 /// Engines behind one, with what they hold.
 ///
-/// Those of a page are held still while it is made: all of it is as of the message that it names. Others go on.
+/// Those of a page stand still while it is made: all of it is as of the message that it names. Their listeners wait, and
+/// nobody else does.
 pub(super) fn engines(caches: &Caches, after: Option<&(String, u32)>) -> Vec<Vec<u8>> {
     let is_behind = |(worker, rank): &Key| {
         after.is_none_or(|(of, after)| (&**worker, *rank) > (of.as_str(), *after))
@@ -29,6 +30,7 @@ pub(super) fn engines(caches: &Caches, after: Option<&(String, u32)>) -> Vec<Vec
     let mut page = Vec::new();
     let mut blocks = 0;
     for (key, engine) in &behind {
+        let still = engine.stands_still();
         let state = engine.state();
         let index = caches.index();
         let held: u32 = Tier::ALL.iter().map(|tier| state.held(&index, *tier)).sum();
@@ -37,13 +39,17 @@ pub(super) fn engines(caches: &Caches, after: Option<&(String, u32)>) -> Vec<Vec
         if !page.is_empty() && (blocks > BLOCKS_MAX || page.len() >= ENGINES_MAX) {
             break;
         }
-        page.push((key, engine, state));
+        let holder = state.publisher.holder().map(|holder| holder.number());
+        drop(state);
+        page.push((key, engine, holder, still));
     }
     let is_last = page.len() == behind.len();
     let mut told = Page::default();
-    let contents = contents(caches, page.iter().map(|(.., state)| &**state));
-    for ((key, engine, state), mut held) in page.iter().zip(contents) {
-        let Some(engine) = describe(caches, key, engine, state, &mut held) else {
+    let contents = contents(caches, page.iter().map(|(_, _, holder, _)| *holder));
+    for ((key, engine, ..), mut held) in page.iter().zip(contents) {
+        let state = engine.state();
+        // One that ended meanwhile is not known any more, and is not told of.
+        let Some(engine) = describe(caches, key, engine, &state, &mut held) else {
             continue;
         };
         told.push(&Piece::Engine(engine));
@@ -96,17 +102,17 @@ fn describe(
 
 type Held = [Vec<BlockHash>; Tier::ALL.len()];
 
-/// What these hold, by tier.
-fn contents<'a>(caches: &Caches, states: impl Iterator<Item = &'a State>) -> Vec<Held> {
+/// What holders of these numbers hold, by tier.
+fn contents(caches: &Caches, holders: impl Iterator<Item = Option<usize>>) -> Vec<Held> {
     // By the holder's number.
     let mut position = Vec::new();
     let mut count = 0;
-    for state in states {
-        if let Some(holder) = state.publisher.holder() {
-            if position.len() <= holder.number() {
-                position.resize(holder.number() + 1, usize::MAX);
+    for holder in holders {
+        if let Some(number) = holder {
+            if position.len() <= number {
+                position.resize(number + 1, usize::MAX);
             }
-            position[holder.number()] = count;
+            position[number] = count;
         }
         count += 1;
     }

@@ -84,6 +84,23 @@ fn engines_that_the_peer_does_not_hear_any_more_make_no_kinds_one() {
     assert_eq!([0, 1, 2].map(|of| replica.is_odd(of)), [false, false, true]);
 }
 
+/// A page may take long, and its engine is looked at by others meanwhile.
+#[tokio::test]
+async fn while_an_engine_is_told_of_its_listener_waits_and_nobody_else() {
+    let peer = Scene::of(1);
+    let engines = peer.begin();
+    engines[0].begin(true);
+    peer.tell(&engines[0], 1, None, &[1, 2]);
+    let still = engines[0].stands_still();
+    let mut changes = std::pin::pin!(engines[0].changes());
+    let at_once = tokio::time::timeout(Duration::ZERO, &mut changes).await;
+    assert!(at_once.is_err());
+    peer.caches().show([]);
+    engines[0].stands(true, true, Some(0));
+    drop(still);
+    drop(changes.await);
+}
+
 #[test]
 fn no_more_engines_are_taken_than_the_index_may_have() {
     let replica = Scene::of(1);
