@@ -244,6 +244,37 @@ mod tests {
         assert!(!metrics.encode().contains("http://w:1"));
     }
 
+    /// Adapters come and go at a worker that stays.
+    #[test]
+    fn models_that_are_served_no_more_give_their_places_to_others() {
+        let metrics = AllMetrics::new();
+        let pool = pool_for_tests(&ClusterSettings::default(), &["w"]);
+        let worker = &pool.members()[0].worker;
+        let upstream = metrics.of_upstream();
+        let usage = crate::http::sse::Usage {
+            prompt_tokens: 10,
+            ..Default::default()
+        };
+        let count = |model: &str| {
+            let model = Arc::from(model);
+            upstream.answers.count(worker, &model, &usage, None);
+        };
+        for number in 0..17 {
+            count(&format!("former-{number}"));
+        }
+        let shown = |model: &str| metrics.encode().contains(&format!("model=\"{model}\""));
+        assert!(shown("former-15") && !shown("former-16") && shown("other"));
+        upstream.keep_models(worker, |model| model == "former-3");
+        assert!(shown("former-3") && !shown("former-15") && shown("other"));
+        count("present");
+        assert!(shown("present"));
+        assert_eq!(
+            AnswerMetrics::prompts_of(worker).0,
+            18 * 10,
+            "nothing is lost"
+        );
+    }
+
     /// Its last requests end after it has left, and count what it had no series of.
     #[test]
     fn what_ends_after_its_worker_brings_no_series_back() {

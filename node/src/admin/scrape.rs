@@ -11,6 +11,7 @@ use crate::api::error::ErrorKind;
 use crate::cluster::Fleet;
 use crate::metrics::Form;
 use crate::metrics::process::TaskLabels;
+use crate::proxy::model_series::{OTHER, UNKNOWN};
 use crate::upstream::health_metrics::VerdictCounts;
 use crate::upstream::worker::OTHER_WORKERS;
 use crate::{logging, memory};
@@ -26,10 +27,11 @@ struct Others {
 }
 
 impl Admin {
-    pub(super) async fn metrics(&self, form: Form) -> Result<Answer, ApiError> {
-        let open = self.exposition();
-        // With a thousand workers that is a tenth of a second of work, for which gossip does not wait.
-        let body = tokio::task::spawn_blocking(move || form.of(open)).await;
+    pub(super) async fn metrics(self: &Arc<Self>, form: Form) -> Result<Answer, ApiError> {
+        let admin = Arc::clone(self);
+        // With a thousand workers that is some tenths of a second of work, for which gossip does not wait; nor does it for
+        // another one that reads them at the same time.
+        let body = tokio::task::spawn_blocking(move || form.of(admin.exposition())).await;
         let body =
             body.map_err(|_| ApiError::new(ErrorKind::Internal, "it could not be written"))?;
         Ok(answer(StatusCode::OK, form.content_type(), body))
@@ -88,7 +90,11 @@ impl Admin {
 
     fn show_workers(&self, fleet: &Fleet) -> Others {
         let mut others = Others::default();
+        let upstream = self.metrics.of_upstream();
+        let is_served =
+            |model: &str| [OTHER, UNKNOWN].contains(&model) || fleet.pool(model).is_some();
         for worker in fleet.workers() {
+            upstream.keep_models(worker, is_served);
             let own = i64::from(worker.load.own().requests);
             let of_cluster = self.cluster.load_of(worker).exact_requests;
             others.verdicts.count(worker);

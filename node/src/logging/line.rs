@@ -121,11 +121,16 @@ impl Visit for FieldWriter<'_> {
                 self.result = self.result.and(written);
             }
         }
-        // An entry is one line: an error may have several. Of what would move a cursor this alone is not escaped yet.
-        if field.name() != "message" && self.text[from..].contains(['\n', '\r']) {
+        // An entry is one line, and moves no cursor: an error may have several lines, or quote what others chose. The
+        // library escapes the text of the line alone.
+        if field.name() != "message" && self.text[from..].contains(char::is_control) {
             let value = self.text.split_off(from);
-            self.text
-                .push_str(&value.replace('\n', "\\n").replace('\r', "\\r"));
+            for letter in value.chars() {
+                match letter.is_control() {
+                    true => self.text.extend(letter.escape_default()),
+                    false => self.text.push(letter),
+                }
+            }
         }
     }
 
@@ -242,6 +247,8 @@ mod tests {
         }
     }
 
+    const CONTROLS: &str = "\u{1b}[31m\u{7f}\0";
+
     #[test]
     fn fields_are_written_as_usual() {
         let (usual, ours) = (Lines::default(), Lines::default());
@@ -255,21 +262,17 @@ mod tests {
         let to_ours = tracing_subscriber::registry().with(to_ours);
         tracing::subscriber::with_default(to_usual, log_all);
         tracing::subscriber::with_default(to_ours, log_all);
-        assert!(!ours.text().is_empty());
-        assert_eq!(ours.text(), usual.text());
+        // But for what it lets through.
+        let raw = format!("last={CONTROLS}");
+        assert_eq!(usual.text().matches(&raw).count(), 1);
+        let escaped = usual.text().replace(&raw, r"last=\u{1b}[31m\u{7f}\u{0}");
+        assert_eq!(ours.text(), escaped);
     }
 
     fn log_all() {
         let error = io::Error::other(io::Error::other("inner \"quoted\""));
         let as_error = &error as &(dyn std::error::Error + 'static);
-        let texts = [
-            "",
-            "plain",
-            "o'clock",
-            "a \"b\" \\ c",
-            "umläut",
-            "\u{1b}[31m\u{7f}\0",
-        ];
+        let texts = ["", "plain", "o'clock", "a \"b\" \\ c", "umläut", CONTROLS];
         for text in texts {
             tracing::info!(text, none = None::<&str>, some = Some(text), "the {text}");
             tracing::warn!(message = text, r#type = text, last = %text, ?text);
@@ -307,13 +310,13 @@ mod tests {
         let layer = layer.fmt_fields(Fields).with_writer(lines.clone());
         let subscriber = tracing_subscriber::registry().with(layer);
         tracing::subscriber::with_default(subscriber, || {
-            let error = "first\r\nsecond";
+            let error = "first\r\nsecond \u{1b}[2Jcleared";
             tracing::warn!(%error, "it failed");
         });
         let text = lines.text();
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(
-            text.ends_with(" it failed error=first\\r\\nsecond\n"),
+            text.ends_with(" it failed error=first\\r\\nsecond \\u{1b}[2Jcleared\n"),
             "{text}"
         );
     }

@@ -45,7 +45,8 @@ pub struct GapHistogram(Arc<Totals>);
 #[derive(Debug, Default)]
 struct Totals {
     counts: [AtomicU64; PLACES],
-    nanos: AtomicU64,
+    /// As nanoseconds, the streams of a busy replica would fill it within weeks.
+    micros: AtomicU64,
 }
 
 impl GapHistogram {
@@ -56,8 +57,8 @@ impl GapHistogram {
                 total.fetch_add(count.into(), Ordering::Relaxed);
             }
         }
-        let nanos = u64::try_from(gaps.sum.as_nanos()).unwrap_or(u64::MAX);
-        self.0.nanos.fetch_add(nanos, Ordering::Relaxed);
+        let micros = u64::try_from(gaps.sum.as_micros()).unwrap_or(u64::MAX);
+        self.0.micros.fetch_add(micros, Ordering::Relaxed);
     }
 }
 
@@ -73,7 +74,7 @@ impl EncodeMetric for GapHistogram {
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
         // The sum of what was read, so that the whole agrees with its parts.
         let count = buckets.iter().map(|(_, count)| count).sum();
-        let sum = Duration::from_nanos(self.0.nanos.load(Ordering::Relaxed));
+        let sum = Duration::from_micros(self.0.micros.load(Ordering::Relaxed));
         encoder.encode_histogram::<NoLabelSet>(sum.as_secs_f64(), count, &buckets, None)
     }
 

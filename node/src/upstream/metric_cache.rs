@@ -1,6 +1,6 @@
 //! The series of one worker that requests count in.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -17,7 +17,9 @@ pub struct WorkerMetricCache {
     /// Times to a first token.
     pub first_token: OnceLock<Histogram>,
     /// Tokens, by model; at most [`MODELS_MAX`] and one for all others.
-    pub tokens: ArcSwap<Vec<Arc<TokenSeries>>>,
+    tokens: ArcSwap<Vec<Arc<TokenSeries>>>,
+    /// What models that are gone counted of prompts, and of these of what the cache had.
+    gone: (AtomicU64, AtomicU64),
     /// Answers whose usage said how much of the prompt was cached, and answers whose usage did not.
     pub usages: UsageCounts,
     /// Its series are forgotten. Held while one is looked up for the first time.
@@ -40,7 +42,7 @@ const OTHER_MODELS: &str = "other";
 
 /// Tokens of one worker and model.
 #[derive(Debug)]
-pub struct TokenSeries {
+pub(super) struct TokenSeries {
     /// The model as a label.
     pub model: Arc<str>,
     /// Of prompts.
@@ -75,6 +77,7 @@ impl Default for WorkerMetricCache {
             attempts: CachedSeries::new(ATTEMPT_RESULTS.len()),
             first_token: OnceLock::new(),
             tokens: ArcSwap::default(),
+            gone: Default::default(),
             usages: UsageCounts::default(),
             has_left: Mutex::default(),
         }
@@ -121,6 +124,37 @@ impl WorkerMetricCache {
         known.push(Arc::clone(&series));
         self.tokens.store(Arc::new(known));
         series
+    }
+
+    /// Prompt tokens of all models so far, and those of them that its cache had.
+    pub(super) fn prompts(&self) -> (u64, u64) {
+        let gone = [&self.gone.0, &self.gone.1].map(|sum| sum.load(Ordering::Relaxed));
+        let series = self.tokens.load();
+        let of_model = series.iter().map(|of| (of.prompt.get(), of.cached.get()));
+        let add = u64::saturating_add;
+        of_model.fold((gone[0], gone[1]), |all: (u64, u64), one| {
+            (add(all.0, one.0), add(all.1, one.1))
+        })
+    }
+
+    /// Makes room of models that are served no more; gives their labels.
+    pub(super) fn keep(&self, is_served: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
+        let stays =
+            |series: &Arc<TokenSeries>| *series.model == *OTHER_MODELS || is_served(&series.model);
+        if self.tokens.load().iter().all(stays) {
+            return Vec::new();
+        }
+        let _no_look_up = self.has_left();
+        let all = Vec::clone(&self.tokens.load());
+        let (kept, gone): (Vec<_>, Vec<_>) = all.into_iter().partition(stays);
+        for series in &gone {
+            let (prompt, cached) = (series.prompt.get(), series.cached.get());
+            self.gone.0.fetch_add(prompt, Ordering::Relaxed);
+            self.gone.1.fetch_add(cached, Ordering::Relaxed);
+        }
+        self.tokens.store(Arc::new(kept));
+        let labels = gone.iter().map(|series| Arc::clone(&series.model));
+        labels.collect()
     }
 
     /// The worker has left: `forget` takes its series away, and none comes back.

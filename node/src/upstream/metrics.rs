@@ -192,12 +192,19 @@ impl AnswerMetrics {
 
     /// Prompt tokens that a worker reported so far, of all models, and those of them that came from its cache.
     pub fn prompts_of(worker: &Worker) -> (u64, u64) {
-        let series = worker.series.tokens.load();
-        let of_model = series.iter().map(|of| (of.prompt.get(), of.cached.get()));
-        let add = u64::saturating_add;
-        of_model.fold((0, 0), |all: (u64, u64), one| {
-            (add(all.0, one.0), add(all.1, one.1))
-        })
+        worker.series.prompts()
+    }
+
+    /// Ends a worker's series of models that are served no more; the first models of its life would have all of them else.
+    fn keep(&self, worker: &Worker, is_served: impl Fn(&str) -> bool) {
+        let label = &worker.series_label;
+        for model in worker.series.keep(is_served) {
+            let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(models) = made.get_mut(label) {
+                models.remove(&model);
+            }
+            self.remove_tokens(label, &model);
+        }
     }
 
     /// The series of a worker and model, looked up once.
@@ -248,18 +255,23 @@ impl AnswerMetrics {
         families.first_token_seconds.remove(&labels);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         for model in made.remove(worker).unwrap_or_default() {
-            let labels = worker_model(worker, &model);
-            for family in [
-                &families.prompt_tokens,
-                &families.cached_tokens,
-                &families.expected_tokens,
-            ] {
-                family.remove(&labels);
-            }
-            for source in [USAGE, EVENTS] {
-                let labels = token_labels(worker, &model, source);
-                families.completion_tokens.remove(&labels);
-            }
+            self.remove_tokens(worker, &model);
+        }
+    }
+
+    fn remove_tokens(&self, worker: &Arc<str>, model: &Arc<str>) {
+        let families = &self.families;
+        let labels = worker_model(worker, model);
+        for family in [
+            &families.prompt_tokens,
+            &families.cached_tokens,
+            &families.expected_tokens,
+        ] {
+            family.remove(&labels);
+        }
+        for source in [USAGE, EVENTS] {
+            let labels = token_labels(worker, model, source);
+            families.completion_tokens.remove(&labels);
         }
     }
 }
@@ -305,6 +317,11 @@ impl UpstreamMetrics {
     /// Forgets the series of a worker that left the registry; what its last requests count goes nowhere.
     pub fn leave(&self, worker: &Worker) {
         worker.series.leave(|| self.forget(&worker.label));
+    }
+
+    /// Ends a worker's series of models for which this is false; its sums stay.
+    pub fn keep_models(&self, worker: &Worker, is_served: impl Fn(&str) -> bool) {
+        self.answers.keep(worker, is_served);
     }
 
     /// Forgets the series of a label.

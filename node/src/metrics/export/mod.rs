@@ -52,6 +52,9 @@ impl ExportMetrics {
     }
 }
 
+/// Gives all metrics as OpenMetrics text.
+type Read = dyn Fn() -> String + Send + Sync;
+
 /// Sends metrics to a collector.
 #[derive(Debug)]
 pub struct Exporter {
@@ -119,13 +122,14 @@ impl Exporter {
     }
 
     /// Sends what `read` gives, OpenMetrics text, until the replica's end, and then once more.
-    pub async fn run(mut self, read: impl Fn() -> String, phase: Phase) {
+    pub async fn run(mut self, read: impl Fn() -> String + Send + Sync + 'static, phase: Phase) {
+        let read: Arc<Read> = Arc::new(read);
         let mut ticks = interval_at(Instant::now() + self.interval, self.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             let export = async {
                 ticks.tick().await;
-                self.export(read()).await;
+                self.export(&read).await;
             };
             tokio::select! {
                 () = export => {}
@@ -133,11 +137,11 @@ impl Exporter {
             }
         }
         // What a collector does not take by then is lost.
-        let _ = timeout(LAST_WITHIN, self.export(read())).await;
+        let _ = timeout(LAST_WITHIN, self.export(&read)).await;
     }
 
-    async fn export(&mut self, open: String) {
-        let mut messages = self.messages(open).await.into_iter();
+    async fn export(&mut self, read: &Arc<Read>) {
+        let mut messages = self.messages(read).await.into_iter();
         let mut taken = Taken::default();
         for message in messages.by_ref() {
             let points = message.points;
@@ -158,12 +162,13 @@ impl Exporter {
     }
 
     /// With a thousand workers this is some tenths of a second of work, for which gossip does not wait.
-    async fn messages(&self, open: String) -> Vec<Message> {
+    async fn messages(&self, read: &Arc<Read>) -> Vec<Message> {
         let now = nanos_now();
         let (scope, starts) = (Arc::clone(&self.scope), Arc::clone(&self.starts));
+        let read = Arc::clone(read);
         let translated = tokio::task::spawn_blocking(move || {
             let mut starts = starts.lock().unwrap_or_else(PoisonError::into_inner);
-            messages(snapshot::metrics(&open), &scope, &mut starts, now)
+            messages(snapshot::metrics(&read()), &scope, &mut starts, now)
         });
         // The process is ending if it does not run.
         translated.await.unwrap_or_default()

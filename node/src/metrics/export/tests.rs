@@ -12,6 +12,11 @@ use super::*;
 const OPEN: &str =
     "# HELP a A.\n# TYPE a counter\na_total 3\n# HELP b B.\n# TYPE b gauge\nb 1\n# EOF\n";
 
+fn giving(text: impl Into<String>) -> Arc<Read> {
+    let text = text.into();
+    Arc::new(move || text.clone())
+}
+
 fn exporter(address: SocketAddr) -> (Exporter, ExportMetrics) {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let metrics = ExportMetrics::register(&mut Registry::default());
@@ -85,7 +90,8 @@ async fn points_are_counted_by_what_the_collector_says() {
         ("503 Busy", Vec::new(), [3, 1, 2]),
         ("200 OK", b"no protobuf".to_vec(), [5, 1, 2]),
     ] {
-        let export = exporter.export(OPEN.to_owned());
+        let read = giving(OPEN);
+        let export = exporter.export(&read);
         let ((), (head, body)) = tokio::join!(export, take(&listener, status, &answer));
         assert!(head.starts_with("post /v1/metrics http/1.1\r\n"), "{head}");
         assert!(
@@ -124,7 +130,7 @@ async fn what_one_message_of_an_export_is_refused_for_is_told_once() {
             error_message: "not this".to_owned(),
         }),
     };
-    let partly = partly.encode_to_vec();
+    let (partly, read) = (partly.encode_to_vec(), giving(long()));
     for (refuses, works) in [(true, false), (true, false), (false, true)] {
         let first = if refuses { &partly[..] } else { &[] };
         let collector = async {
@@ -132,7 +138,7 @@ async fn what_one_message_of_an_export_is_refused_for_is_told_once() {
                 take(&listener, "200 OK", answer).await;
             }
         };
-        tokio::join!(exporter.export(long()), collector);
+        tokio::join!(exporter.export(&read), collector);
         assert_eq!(exporter.works, works);
     }
     assert_eq!(counted(&metrics), [7_498, 2, 0]);
@@ -164,9 +170,9 @@ async fn a_collector_that_is_silent_or_gone_takes_one_time_limit() {
     let (mut exporter, metrics) = exporter(address);
     // The messages behind the first one are not tried.
     let open = long();
-    exporter.export(open.clone()).await;
+    exporter.export(&giving(open.clone())).await;
     assert_eq!(counted(&metrics), [0, 0, 2_500]);
     drop(listener);
-    exporter.export(open).await;
+    exporter.export(&giving(open)).await;
     assert_eq!(counted(&metrics), [0, 0, 5_000]);
 }

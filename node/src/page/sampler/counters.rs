@@ -12,12 +12,8 @@ use crate::page::history::{Counted, OUTCOMES, VERDICTS};
 use crate::proxy::outcome::Outcome;
 
 /// Errors of the router's own that say "not now" to a client that did nothing wrong. That a tenant has used up what is
-/// its own is between the two.
-const NOT_NOW: [ErrorKind; 3] = [
-    ErrorKind::Overloaded,
-    ErrorKind::NoWorker,
-    ErrorKind::ShuttingDown,
-];
+/// its own is between the two; that this replica ends has an outcome of its own.
+const NOT_NOW: [ErrorKind; 2] = [ErrorKind::Overloaded, ErrorKind::NoWorker];
 
 /// Those that tell a client of a fault of a worker or of this replica. A stream that broke off has an outcome that says so.
 const FAULTS: [ErrorKind; 3] = [
@@ -85,9 +81,9 @@ fn count(sample: &Sample<'_>, counted: &mut Counted) {
     let buckets = match sample.name {
         "errors_total" => {
             let code = sample.label("code").unwrap_or_default();
-            let is_one_of = |kinds: [ErrorKind; 3]| kinds.map(ErrorKind::code).contains(&code);
-            counted.refused += u64::from(is_one_of(NOT_NOW)) * value;
-            counted.failed += u64::from(is_one_of(FAULTS)) * value;
+            let is_one_of = |kinds: &[ErrorKind]| kinds.iter().any(|kind| kind.code() == code);
+            counted.refused += u64::from(is_one_of(&NOT_NOW)) * value;
+            counted.failed += u64::from(is_one_of(&FAULTS)) * value;
             return;
         }
         "worker_errors_total" => {
@@ -246,6 +242,8 @@ mod tests {
         for not_now in NOT_NOW {
             assert_eq!(counted(None, Some(not_now)), (1, 0), "{not_now:?}");
         }
+        // It has an outcome of its own, which is a failure already.
+        assert_eq!(counted(None, Some(ErrorKind::ShuttingDown)), (0, 0));
         for (status, expected) in [
             (400, (0, 0)),
             (429, (1, 0)),

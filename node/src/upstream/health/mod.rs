@@ -528,11 +528,6 @@ impl Health {
         self.lock().probes()
     }
 
-    /// What the ends of requests say.
-    pub fn breaker(&self) -> BreakerState {
-        self.lock().breaker.state(self.now())
-    }
-
     /// For how long its breaker still lets no request pass; zero when it lets one.
     pub fn shut_for(&self) -> Duration {
         self.lock().breaker.shut_for(self.now())
