@@ -10,7 +10,7 @@ use url::Url;
 
 use super::failure::Failure;
 use crate::admin::BODY_BYTES_MAX;
-use crate::shown::field;
+use crate::shown::{clean, field};
 use crate::tls::{NO_TLS, read_certificates};
 
 /// Where a replica's admin port is unless its configuration says otherwise.
@@ -24,6 +24,8 @@ pub(super) const TOKEN: &str = "GRAPEVINE_ADMIN__TOKEN";
 
 /// Variable with the authority.
 pub(super) const CA: &str = "GRAPEVINE_ADMIN_CA";
+/// Why a replica of the cluster was not asked.
+pub(super) const NO_ADMIN_ADDRESS: &str = "it names no admin address";
 
 // Replica that gets the command; any will do, they share one view. A plain comment: clap would show a doc comment in
 // place of the command's.
@@ -141,14 +143,14 @@ impl AdminClient {
         })
     }
 
-    /// The same, token included, for another replica of the cluster. A token that was given for TLS is not sent without:
-    /// then the other one is not asked.
-    pub(super) fn elsewhere(&self, url: Url) -> Result<Self, Failure> {
-        let would_bare_token =
-            self.url.scheme() == "https" && url.scheme() == "http" && self.token.is_some();
-        Ok(Self {
+    /// The same, token included, for another replica of the cluster, at the `host:port` that it names; none where it names
+    /// no such address. A token that was given for TLS is not sent without: then the other one is not asked.
+    pub(super) fn elsewhere(&self, admin: &str) -> Option<Self> {
+        let url = Url::parse(&format!("http://{admin}")).ok()?;
+        let would_bare_token = self.url.scheme() == "https" && self.token.is_some();
+        Some(Self {
             would_bare_token,
-            ..Self::at(url, self.token.clone())?
+            ..Self::at(url, self.token.clone()).ok()?
         })
     }
 
@@ -308,7 +310,8 @@ impl AdminClient {
             openai.or_else(|| body.get("error"))?.as_str()
         });
         let what = match message {
-            Some(message) => format!("{status}: {message}"),
+            // It may quote what others chose.
+            Some(message) => format!("{status}: {}", clean(message)),
             None => format!("{} answers {status}", self.url),
         };
         if status.is_server_error() {
@@ -531,13 +534,17 @@ mod tests {
         let plain = || Url::parse(&format!("http://{address}")).expect("a URL");
         let proxy = admin_url("https://proxy.example").expect("an address");
         let client = AdminClient::at(proxy, Some("hush".to_owned())).expect("a client");
-        let other = client.elsewhere(plain()).expect("a client");
+        let other = client.elsewhere(&address.to_string()).expect("a client");
         let failure = other.get(&["cluster"]).await.expect_err("not asked");
         let is_told = matches!(&failure, Failure::Unreachable(why) if why.contains("no TLS"));
         assert!(is_told, "{failure}");
         // Among plain addresses it travels as before.
         let first = AdminClient::at(plain(), Some("hush".to_owned())).expect("a client");
-        assert!(!first.elsewhere(plain()).expect("a client").would_bare_token);
+        let other = first.elsewhere(&address.to_string()).expect("a client");
+        assert!(!other.would_bare_token);
+        for odd in ["", "h:1/x", "h:1?x", "a b:1"] {
+            assert!(first.elsewhere(odd).is_none(), "{odd}");
+        }
     }
 
     #[tokio::test]

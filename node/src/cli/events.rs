@@ -6,9 +6,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use url::Url;
 
-use super::client::{AdminArgs, AdminClient};
+use super::client::{AdminArgs, AdminClient, NO_ADMIN_ADDRESS};
 use super::failure::Failure;
 use super::show::{field, pause, print_json, print_line, rows};
 
@@ -126,13 +125,10 @@ async fn ask_all(client: &AdminClient, only: bool) -> Result<Asked, Failure> {
             asked.silent.push(format!("{id}: it is dead"));
             continue;
         }
-        let Ok(url) = Url::parse(&format!("http://{address}")) else {
-            asked
-                .silent
-                .push(format!("{id}: it names no admin address"));
+        let Some(other) = client.elsewhere(&address) else {
+            asked.silent.push(format!("{id}: {NO_ADMIN_ADDRESS}"));
             continue;
         };
-        let other = client.elsewhere(url)?;
         asking.spawn(async move {
             let asked = timeout(ANSWER_WITHIN, noted_at(&other, &id)).await;
             let late = |_| {

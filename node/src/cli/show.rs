@@ -1,9 +1,10 @@
 //! Answers of the admin API as text on standard output.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use clap::builder::styling::{AnsiColor, Style};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
@@ -11,6 +12,20 @@ use tokio::time::{Instant, sleep};
 use super::failure::Failure;
 use crate::shown::seconds;
 pub(super) use crate::shown::{field, rows};
+
+/// Whether colours are wanted (no-color.org).
+pub(super) fn wants_colours() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// A text for standard output, in bold and in this colour where a terminal shows it.
+pub(super) fn in_colour(text: &str, colour: AnsiColor) -> String {
+    if !wants_colours() || !io::stdout().is_terminal() {
+        return text.to_owned();
+    }
+    let style = Style::new().bold().fg_color(Some(colour.into()));
+    format!("{style}{text}{style:#}")
+}
 
 /// A column of a table: its heading, and the field it shows.
 #[derive(Clone, Copy)]

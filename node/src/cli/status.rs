@@ -3,14 +3,15 @@
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use clap::builder::styling::{AnsiColor, Style};
+use clap::builder::styling::AnsiColor;
 use serde_json::Value;
 use tokio::time::sleep;
 
 use super::client::{AdminArgs, AdminClient};
 use super::failure::Failure;
 use super::show::{
-    Column, field, pause, print_aligned, print_json, print_line, print_table, rows, with_age,
+    Column, field, in_colour, pause, print_aligned, print_json, print_line, print_table, rows,
+    with_age,
 };
 use crate::shown::links::{Cell, Matrix};
 use crate::shown::summary::summary;
@@ -131,17 +132,12 @@ async fn look(client: &AdminClient, args: &StatusArgs) -> Result<(), Failure> {
 }
 
 fn coloured(text: &str, is_wrong: bool) -> String {
-    let is_wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    if !is_wanted || !std::io::stdout().is_terminal() {
-        return text.to_owned();
-    }
     let colour = if is_wrong {
         AnsiColor::Red
     } else {
         AnsiColor::Green
     };
-    let style = Style::new().bold().fg_color(Some(colour.into()));
-    format!("{style}{text}{style:#}")
+    in_colour(text, colour)
 }
 
 fn print_tables(cluster: &Value, workers: &Value) -> Result<(), Failure> {

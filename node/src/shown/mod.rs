@@ -6,6 +6,7 @@ pub mod links;
 pub mod models;
 pub mod summary;
 pub mod trouble;
+pub mod words;
 
 use std::borrow::Cow;
 

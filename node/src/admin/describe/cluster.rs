@@ -18,6 +18,7 @@ use crate::page::history::Spread;
 use crate::page::history::minute::Minute;
 use crate::readiness::Lack;
 use crate::reload::RefusedReading;
+use crate::shown::words::days_until;
 
 /// `GET /cluster`.
 #[derive(Debug, Serialize)]
@@ -175,7 +176,7 @@ impl From<Term> for DataCertificateView {
     fn from(term: Term) -> Self {
         let left = term.from.duration_since(SystemTime::now());
         Self {
-            days: days_until(term.until),
+            days: days_until(term.until, SystemTime::now()),
             begins_in_s: left.map_or(0, |left| left.as_secs().max(1)),
         }
     }
@@ -208,7 +209,9 @@ impl ReplicaView {
             absent: liveness.absent(replica, view).map(Absent::as_str),
             heard_ms: link.heard.map(ms),
             round_trip_ms: link.round_trip.map(|time| time.as_secs_f64() * 1e3),
-            certificate_days: link.certificate_ends.map(days_until),
+            certificate_days: link
+                .certificate_ends
+                .map(|ends| days_until(ends, SystemTime::now())),
             id: replica.id.to_string(),
             live: replica.live,
             ready: replica.ready,
@@ -222,16 +225,6 @@ impl ReplicaView {
             settings: replica.settings.clone(),
             registry: replica.registry.clone(),
         }
-    }
-}
-
-/// Whole days until then, below 0 after it.
-fn days_until(end: SystemTime) -> i64 {
-    const DAY_S: u64 = 24 * 60 * 60;
-    let days = |time: Duration| i64::try_from(time.as_secs() / DAY_S).unwrap_or(i64::MAX);
-    match end.duration_since(SystemTime::now()) {
-        Ok(left) => days(left),
-        Err(over) => -1 - days(over.duration()),
     }
 }
 

@@ -30,6 +30,25 @@ pub(super) struct ClusterFacts {
     pub(super) engines: Vec<EngineFact>,
 }
 
+/// Metrics that the checks read, of all that a replica has.
+pub(super) mod series {
+    pub(in super::super) const TLS_BEGINS: &str = "grapevine_tls_certificate_begins_seconds";
+    pub(in super::super) const TLS_EXPIRES: &str = "grapevine_tls_certificate_expires_seconds";
+    pub(in super::super) const TLS_REFUSED: &str = "grapevine_tls_files_refused";
+    pub(in super::super) const KEYS_REFUSED: &str = "grapevine_keys_file_refused";
+    pub(in super::super) const LINES_DROPPED: &str = "grapevine_log_lines_dropped_total";
+    pub(in super::super) const LIMITS_REACHED: &str = "grapevine_limits_reached_total";
+    /// All of these.
+    pub(in super::super) const ALL: [&str; 6] = [
+        TLS_BEGINS,
+        TLS_EXPIRES,
+        TLS_REFUSED,
+        KEYS_REFUSED,
+        LINES_DROPPED,
+        LIMITS_REACHED,
+    ];
+}
+
 /// What one replica answers about itself.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReplicaFacts {

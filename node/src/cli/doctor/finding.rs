@@ -90,26 +90,3 @@ impl Finding {
 pub(super) fn sort(findings: &mut [Finding]) {
     findings.sort_by_key(|finding| Reverse(finding.severity));
 }
-
-/// Names that are listed; more are counted.
-const NAMED: usize = 4;
-
-/// `a, b, c, d and 3 more`.
-pub(super) fn named<S: AsRef<str>>(names: &[S]) -> String {
-    let first: Vec<&str> = names.iter().take(NAMED).map(AsRef::as_ref).collect();
-    let first = first.join(", ");
-    match names.len().saturating_sub(NAMED) {
-        0 => first,
-        more => format!("{first} and {more} more"),
-    }
-}
-
-/// `1 worker`, `2 workers`.
-pub(super) fn count(of: usize, what: &str) -> String {
-    format!("{of} {what}{}", if of == 1 { "" } else { "s" })
-}
-
-/// The verb that belongs to so many: `is` or `are` and the like.
-pub(super) fn verb<'a>(of: usize, one: &'a str, many: &'a str) -> &'a str {
-    if of == 1 { one } else { many }
-}

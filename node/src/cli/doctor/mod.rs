@@ -7,20 +7,20 @@ mod facts;
 mod finding;
 mod gather;
 
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
-use clap::builder::styling::{AnsiColor, Style};
+use clap::builder::styling::AnsiColor;
 use serde_json::{Value, json};
 use url::Url;
 
 use self::facts::Facts;
-use self::finding::{Finding, Severity, count};
+use self::finding::{Finding, Severity};
 use super::client::{ADMIN_URL, AdminClient, CA, CaArg, DEFAULT_ADMIN, TOKEN, admin_url};
 use super::failure::Failure;
-use super::show::{print_json, print_line};
+use super::show::{in_colour, print_json, print_line};
 use crate::config::Layers;
 use crate::shown::clean;
+use crate::shown::words::count;
 
 /// Raised when a field of `--json` leaves or changes its meaning; new fields do not raise it.
 const SCHEMA: u32 = 1;
@@ -203,12 +203,7 @@ fn coloured(severity: Severity) -> String {
         Severity::Advice => ("▲ advice ", AnsiColor::Yellow),
         Severity::Info => ("  info   ", AnsiColor::Cyan),
     };
-    let is_wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    if !is_wanted || !std::io::stdout().is_terminal() {
-        return sign.to_owned();
-    }
-    let style = Style::new().bold().fg_color(Some(colour.into()));
-    format!("{style}{sign}{style:#}")
+    in_colour(sign, colour)
 }
 
 #[cfg(test)]

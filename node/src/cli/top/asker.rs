@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
-use url::Url;
 
 use super::app::{Subject, Wanted};
 use super::picture::Picture;
@@ -25,7 +24,7 @@ pub(super) struct Asker {
     client: AdminClient,
     /// Admin addresses of the cluster's replicas by id, as the latest answer named them: at most as many as it has
     /// replicas.
-    others: BTreeMap<String, Url>,
+    others: BTreeMap<String, String>,
     notice: Option<String>,
 }
 
@@ -69,17 +68,20 @@ impl Asker {
             Err(failure) => return Err(failure),
         };
         let before = self.client.url().clone();
-        let others = self.others.clone();
-        for (id, url) in others.into_iter().filter(|(_, url)| *url != before) {
-            let other = self.client.elsewhere(url.clone())?;
+        for (id, admin) in self.others.clone() {
+            let other = self.client.elsewhere(&admin);
+            let Some(other) = other.filter(|other| *other.url() != before) else {
+                continue;
+            };
             // Whatever is wrong with it, or whoever else answers there: the next one may be the one that is meant.
             let picture = self.picture(&other, wanted).await;
             let is_it = |picture: &Picture| other.must_be(&id, &picture.cluster).is_ok();
             if let Some(picture) = picture.ok().filter(is_it) {
-                self.client = other;
+                let url = other.url();
                 self.notice = Some(format!(
                     "{before} gives no answer; {id} at {url} is asked instead"
                 ));
+                self.client = other;
                 return Ok(self.remember(picture));
             }
         }
@@ -88,10 +90,7 @@ impl Asker {
 
     fn remember(&mut self, mut picture: Picture) -> Picture {
         let replicas = rows(&picture.cluster, "replicas").iter();
-        let others = replicas.filter_map(|replica| {
-            let url = Url::parse(&format!("http://{}", field(replica, "admin"))).ok()?;
-            Some((field(replica, "id"), url))
-        });
+        let others = replicas.map(|replica| (field(replica, "id"), field(replica, "admin")));
         self.others = others.collect();
         picture.notice.clone_from(&self.notice);
         picture

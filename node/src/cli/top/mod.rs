@@ -33,7 +33,7 @@ use self::terminal::Terminal;
 use self::view::View;
 use super::client::{AdminArgs, AdminClient};
 use super::failure::Failure;
-use super::show::print_line;
+use super::show::{print_line, wants_colours};
 
 /// Shows the cluster live, in a terminal: what is wrong, replicas, workers, rings, the last hour, agreement, events.
 ///
@@ -80,7 +80,7 @@ pub async fn top(args: TopArgs) -> Result<(), Failure> {
         let what = "top has no JSON: `grapevine status --json` and `grapevine events --json` have what it shows";
         return Err(Failure::Usage(what.to_owned()));
     }
-    let mut app = App::new(args.view, is_coloured());
+    let mut app = App::new(args.view, wants_colours());
     let mut asker = Asker::new(client);
     // The first answer comes before the terminal is taken: who gave a wrong address reads so on a plain line.
     let first = asker.ask(&app.wanted()).await?;
@@ -171,9 +171,4 @@ async fn live(mut app: App, asker: Asker, every: Duration) -> Result<(), Failure
     asking.abort();
     terminal.leave()?;
     done
-}
-
-/// Whether colours are wanted.
-fn is_coloured() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

@@ -12,10 +12,8 @@ use super::trouble::{
     ON_TRIAL, PAUSED, REFUSING_KEY, awaits_trial, is_state, is_usable, own_trouble,
     replica_trouble, worker_trouble,
 };
+use super::words::{self, count, named};
 use super::{field, rows, seconds};
-
-/// Names of a kind of trouble that are listed; the table has the others.
-const NAMED: usize = 4;
 
 /// So small a part of a minute's requests may fail before somebody is to look.
 const FAILED_SHARE_MAX: f64 = 0.01;
@@ -83,7 +81,7 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
         text.push_str(&format!(
             "; no usable worker for {}: {}",
             count(models.len(), "model"),
-            first_of(&models)
+            named(&models)
         ));
     }
     let waiting = paused(cluster, workers, is_usable).into_iter();
@@ -92,7 +90,7 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
         text.push_str(&format!(
             "; no worker to ask now for {}: {}",
             count(waiting.len(), "model"),
-            first_of(&waiting)
+            named(&waiting)
         ));
     }
     let unserved = unserved(&cluster["minute"]);
@@ -136,7 +134,7 @@ fn unserved(minute: &Value) -> Option<(String, bool)> {
     let ended = count("requests").max(refused + failed);
     let text = format!(
         "; of {} in the last minute {}",
-        self::count(ended as usize, "request"),
+        words::count(ended as usize, "request"),
         parts.join(", ")
     );
     let is_wrong = (refused + failed) as f64 > ended as f64 * FAILED_SHARE_MAX;
@@ -161,21 +159,7 @@ fn told(trouble: Vec<(String, &'static str, Option<u64>)>) -> String {
             (_, Some(most)) => format!(" for up to {another}{}", seconds(most)),
             _ => String::new(),
         };
-        format!("{} {what}{lasts}: {}", names.len(), first_of(&names))
+        format!("{} {what}{lasts}: {}", names.len(), named(&names))
     };
     kinds.iter().map(kind).collect::<Vec<_>>().join(", ")
-}
-
-/// `a, b, c, d and 3 more`.
-fn first_of<S: AsRef<str>>(names: &[S]) -> String {
-    let first: Vec<&str> = names.iter().take(NAMED).map(AsRef::as_ref).collect();
-    let first = first.join(", ");
-    match names.len().saturating_sub(NAMED) {
-        0 => first,
-        more => format!("{first} and {more} more"),
-    }
-}
-
-fn count(of: usize, what: &str) -> String {
-    format!("{of} {what}{}", if of == 1 { "" } else { "s" })
 }

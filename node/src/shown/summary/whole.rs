@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{NAMED, first_of};
+use crate::shown::words::{NAMED, named};
 use crate::shown::{clean, field, rows, seconds};
 
 /// What is wrong beyond single replicas and workers, the gravest first.
@@ -110,7 +110,7 @@ fn certificates(cluster: &Value) -> Option<String> {
     }
     let told = of_kind
         .iter()
-        .map(|(what, ids)| format!("the certificate of {} {what}; ", first_of(ids)));
+        .map(|(what, ids)| format!("the certificate of {} {what}; ", named(ids)));
     let told: String = told.collect();
     (!told.is_empty()).then_some(told)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use grapevine_gossip::identity::date;
 
-use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts};
+use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts, series};
 use crate::cli::doctor::finding::Finding;
 use crate::shown::{clean, field, rows};
 
@@ -30,8 +30,7 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
         refused(replica, found);
         let now_s = replica.about["now_ms"].as_f64().unwrap_or(0.0) / 1e3;
         for (name, ends_s) in &replica.metrics {
-            let Some(labels) = name.strip_prefix("grapevine_tls_certificate_expires_seconds")
-            else {
+            let Some(labels) = name.strip_prefix(series::TLS_EXPIRES) else {
                 continue;
             };
             if now_s <= 0.0 || *ends_s <= 0.0 {
@@ -51,7 +50,7 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
 
 /// A certificate that nobody accepts yet: mostly a clock that is behind.
 fn begins_later(replica: &ReplicaFacts, labels: &str, now_s: f64) -> Option<Finding> {
-    let name = format!("grapevine_tls_certificate_begins_seconds{labels}");
+    let name = format!("{}{labels}", series::TLS_BEGINS);
     let (_, begins_s) = replica.metrics.iter().find(|(of, _)| *of == name)?;
     if *begins_s <= now_s {
         return None;
@@ -80,10 +79,10 @@ fn refused(replica: &ReplicaFacts, found: &mut Vec<Finding>) {
         found.push(Finding::problem("reload", what).of([id]).todo(todo));
     }
     let is_so = replica.metrics.iter().filter(|(_, value)| *value > 0.0);
-    for (series, _) in is_so {
-        let what = if series == "grapevine_keys_file_refused" {
+    for (name, _) in is_so {
+        let what = if name == series::KEYS_REFUSED {
             "the changed file of clients' keys: the former keys stay".to_owned()
-        } else if let Some(labels) = series.strip_prefix("grapevine_tls_files_refused") {
+        } else if let Some(labels) = name.strip_prefix(series::TLS_REFUSED) {
             let whose = in_words(labels);
             format!("the changed certificates and keys of {whose}: the former ones stay")
         } else {

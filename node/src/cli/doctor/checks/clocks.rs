@@ -4,8 +4,9 @@
 //! machines cannot be laid beside each other from seconds on.
 
 use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts};
-use crate::cli::doctor::finding::{Finding, count, named, verb};
+use crate::cli::doctor::finding::Finding;
 use crate::shown::field;
+use crate::shown::words::{count, named, verb};
 
 /// From here on it should be mended, in milliseconds.
 const ADVICE_MS: i64 = 2_000;

@@ -4,7 +4,8 @@ use super::certificates::graded;
 use super::machine::{CONNECTIONS_FEW, mib};
 use super::paths::{BUFFER_MIN, QUIC_MIN};
 use crate::cli::doctor::facts::{ConfigFacts, PortState, SeedFact};
-use crate::cli::doctor::finding::{Finding, count, named, verb};
+use crate::cli::doctor::finding::Finding;
+use crate::shown::words::{count, named, verb};
 
 /// Bytes of headers around a UDP payload.
 const IPV4_UDP: u32 = 28;

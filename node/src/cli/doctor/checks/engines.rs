@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use crate::cli::doctor::facts::EngineFact;
-use crate::cli::doctor::finding::{Finding, named};
+use crate::cli::doctor::finding::Finding;
+use crate::shown::words::named;
 
 /// What tells two engines apart, beside their ranks: address and path.
 type Place<'a> = (SocketAddr, &'a str);

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts};
-use crate::cli::doctor::finding::{Finding, named, verb};
+use crate::cli::doctor::finding::Finding;
+use crate::shown::words::{named, verb};
 
 pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
     let open = |is_so: fn(&Value) -> bool| {

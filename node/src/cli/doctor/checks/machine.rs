@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts};
-use crate::cli::doctor::finding::{Finding, named};
+use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts, series};
+use crate::cli::doctor::finding::Finding;
+use crate::shown::words::named;
 
 /// Connections that fit below which a replica is small for what its limit says.
 pub(super) const CONNECTIONS_FEW: u64 = 4_096;
@@ -137,12 +138,10 @@ pub(super) fn mib(bytes: f64) -> String {
 fn counted(replica: &ReplicaFacts, found: &mut Vec<Finding>) {
     let id = &replica.id;
     let of = |name: &'static str| {
-        let series = replica.metrics.iter();
-        series.filter_map(move |(series, value)| Some((series.strip_prefix(name)?, *value)))
+        let all = replica.metrics.iter();
+        all.filter_map(move |(series, value)| Some((series.strip_prefix(name)?, *value)))
     };
-    let lost: f64 = of("grapevine_log_lines_dropped_total")
-        .map(|(_, value)| value)
-        .sum();
+    let lost: f64 = of(series::LINES_DROPPED).map(|(_, value)| value).sum();
     if lost > 0.0 {
         let what = format!(
             "{id} dropped {lost:.0} lines of its log since it started: nobody read them in time"
@@ -150,7 +149,7 @@ fn counted(replica: &ReplicaFacts, found: &mut Vec<Finding>) {
         let todo = "look at what reads its standard error (a full disk, a slow collector)";
         found.push(Finding::advice("log", what).of([id]).todo(todo));
     }
-    let reached = of("grapevine_limits_reached_total").filter(|(_, value)| *value > 0.0);
+    let reached = of(series::LIMITS_REACHED).filter(|(_, value)| *value > 0.0);
     let reached: Vec<String> = reached
         .map(|(labels, value)| {
             format!(

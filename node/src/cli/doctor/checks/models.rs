@@ -3,10 +3,11 @@
 use serde_json::Value;
 
 use crate::cli::doctor::facts::ClusterFacts;
-use crate::cli::doctor::finding::{Finding, count, named};
+use crate::cli::doctor::finding::Finding;
 use crate::shown::models::{is_drained, passed_over, paused, unserved};
 use crate::shown::seconds;
 use crate::shown::trouble::{PAUSED, is_usable, worker_trouble};
+use crate::shown::words::{count, named};
 
 pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
     let models = unserved(&facts.cluster, &facts.workers, is_usable);

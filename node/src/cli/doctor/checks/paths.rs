@@ -4,7 +4,8 @@
 use serde_json::Value;
 
 use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts};
-use crate::cli::doctor::finding::{Finding, count, named};
+use crate::cli::doctor::finding::Finding;
+use crate::shown::words::{count, named};
 use crate::shown::{field, rows};
 
 /// A QUIC packet below this, in bytes of UDP payload, cannot pass at all.

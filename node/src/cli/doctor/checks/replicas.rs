@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts};
-use crate::cli::doctor::finding::{Finding, named};
+use crate::cli::doctor::finding::Finding;
+use crate::shown::words::named;
 use crate::shown::{clean, field, rows, seconds};
 
 pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::cli::doctor::facts::{ClusterFacts, ConfigFacts, ReplicaFacts};
-use crate::cli::doctor::finding::{Finding, named};
+use crate::cli::doctor::finding::Finding;
+use crate::shown::words::named;
 use crate::shown::{field, rows};
 
 /// Settings that are named; more are counted.

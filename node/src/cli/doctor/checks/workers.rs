@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::cli::doctor::facts::ClusterFacts;
-use crate::cli::doctor::finding::{Finding, count, named, verb};
+use crate::cli::doctor::finding::Finding;
 use crate::shown::trouble::{
     NAMELESS, ON_TRIAL, REFUSING_KEY, RETURNING, awaits_trial, own_trouble, worker_trouble,
 };
+use crate::shown::words::{count, named, verb};
 use crate::shown::{IS_REPLICA, KEY_REFUSED, NAMES_LEFT_OUT, field, rows};
 
 /// So many answers without details say that there never are any: vLLM leaves them out of an answer of whose prompt

@@ -5,26 +5,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use url::Url;
 
 use super::engines::{Known, engines};
 use super::net::failure_to_connect;
-use crate::cli::client::AdminClient;
-use crate::cli::doctor::facts::{ClusterFacts, DataPort, ReplicaFacts};
+use crate::cli::client::{AdminClient, NO_ADMIN_ADDRESS};
+use crate::cli::doctor::facts::{ClusterFacts, DataPort, ReplicaFacts, series};
 use crate::cli::failure::Failure;
 use crate::shown::trouble::own_trouble;
 use crate::shown::{field, rows};
 
 /// Rings differ for a moment after each change of the workers; what differs for longer than this lasts.
 const SECOND_LOOK: Duration = Duration::from_secs(3);
-/// Metrics that the checks read.
-const METRICS: [&str; 5] = [
-    "grapevine_tls_certificate_expires_seconds",
-    "grapevine_tls_files_refused",
-    "grapevine_keys_file_refused",
-    "grapevine_log_lines_dropped_total",
-    "grapevine_limits_reached_total",
-];
 
 /// Asks the replica, and those that it names.
 ///
@@ -51,13 +42,10 @@ pub(in super::super) async fn gather(client: &AdminClient) -> Result<ClusterFact
         .filter(|row| row["live"] == true);
     for row in live.filter(|row| field(row, "id") != own) {
         let (id, admin) = (field(row, "id"), field(row, "admin"));
-        let Ok(url) = Url::parse(&format!("http://{admin}")) else {
-            facts
-                .not_asked
-                .push((id, "it names no admin address".to_owned()));
+        let Some(other) = client.elsewhere(&admin) else {
+            facts.not_asked.push((id, NO_ADMIN_ADDRESS.to_owned()));
             continue;
         };
-        let other = client.elsewhere(url)?;
         asking.spawn(async move {
             let asked = replica(&other, &id).await;
             (id, asked)
@@ -135,7 +123,7 @@ fn now_ms() -> i64 {
 fn wanted(text: &str) -> Vec<(String, f64)> {
     let lines = text
         .lines()
-        .filter(|line| METRICS.iter().any(|name| line.starts_with(name)));
+        .filter(|line| series::ALL.iter().any(|name| line.starts_with(name)));
     let parsed = lines.filter_map(|line| {
         let (series, value) = line.rsplit_once(' ')?;
         Some((series.to_owned(), value.parse().ok()?))
@@ -180,13 +168,18 @@ mod tests {
     #[test]
     fn the_metrics_that_are_read_are_found() {
         let text = "# HELP grapevine_limits_reached x\ngrapevine_limits_reached_total{limit=\"a b\"} 3\n\
-             grapevine_requests_total 9\ngrapevine_log_lines_dropped_total 0\n";
+             grapevine_requests_total 9\ngrapevine_log_lines_dropped_total 0\n\
+             grapevine_tls_certificate_begins_seconds{files=\"listener\"} 7\n";
         let expected = [
             (
                 "grapevine_limits_reached_total{limit=\"a b\"}".to_owned(),
                 3.0,
             ),
             ("grapevine_log_lines_dropped_total".to_owned(), 0.0),
+            (
+                "grapevine_tls_certificate_begins_seconds{files=\"listener\"}".to_owned(),
+                7.0,
+            ),
         ];
         assert_eq!(wanted(text), expected);
     }

@@ -21,10 +21,10 @@ use crate::lanes;
 use crate::machine::{own_files_max, udp};
 use crate::memory::Memory;
 use crate::shown::field;
+use crate::shown::words::days_until;
 
 /// Workers that are tried; a list of thousands says the same by its first.
 const WORKERS_TRIED: usize = 256;
-const DAY_S: u64 = 86_400;
 
 /// Looks at what a file says, laid over the defaults and under the environment.
 pub(in super::super) async fn gather(path: &Path, layers: &Layers) -> ConfigFacts {
@@ -87,19 +87,11 @@ fn certificates(config: &Config) -> Vec<CertificateFact> {
         Some(CertificateFact {
             setting,
             file: file.display().to_string(),
-            days: days_until(ends),
+            days: days_until(ends, SystemTime::now()),
             renewal,
         })
     };
     named.into_iter().filter_map(read).collect()
-}
-
-fn days_until(end: SystemTime) -> i64 {
-    let days = |seconds: u64| i64::try_from(seconds / DAY_S).unwrap_or(i64::MAX);
-    match end.duration_since(SystemTime::now()) {
-        Ok(left) => days(left.as_secs()),
-        Err(over) => -1 - days(over.duration().as_secs()),
-    }
 }
 
 async fn ports(config: &Config) -> Vec<PortFact> {
