@@ -134,11 +134,13 @@ async fn search(
     }
     let loan = place_in_budget(dispatch).await.ok_or(Reason::Budget)?;
     // The fleet may have changed since the stream began.
-    let pool = pool_now(dispatch, asked);
+    let before = asked.pool_arc();
+    let changed = asked.changed_from(before, &dispatch.cluster);
+    let changed = changed.map_err(|_| Reason::NoWorker)?;
     let mut plan = ToNext {
         dispatch,
         asked,
-        pool: pool.ok_or(Reason::NoWorker)?,
+        pool: changed.unwrap_or_else(|| Arc::clone(before)),
         outgoing: asked.continued(body, number),
         tried,
         reason: "",
@@ -181,12 +183,6 @@ async fn search(
     }
 }
 
-/// The workers of the stream's model; none where nobody serves it any more.
-fn pool_now(dispatch: &Dispatch, asked: &Asked) -> Option<Arc<Pool>> {
-    let pool = dispatch.cluster.fleet().pool(asked.pool_arc().model());
-    pool.map(Pool::in_use)
-}
-
 /// The way of a broken stream to a worker that it was not on yet.
 struct ToNext<'a> {
     dispatch: &'a Dispatch,
@@ -218,8 +214,8 @@ impl ToNext<'_> {
     /// # Errors
     /// Nobody serves its model any more.
     fn look_anew(&mut self, passed_over: &mut Vec<usize>) -> Result<(), NoWorker> {
-        let now = pool_now(self.dispatch, self.asked).ok_or(NoWorker::Empty)?;
-        if !Arc::ptr_eq(&now, &self.pool) {
+        let changed = self.asked.changed_from(&self.pool, &self.dispatch.cluster);
+        if let Some(now) = changed.map_err(|_| NoWorker::Empty)? {
             // Those that it was on are known by name.
             passed_over.clear();
             self.pool = now;

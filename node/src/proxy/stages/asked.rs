@@ -109,10 +109,7 @@ impl Asked {
         &self.query.pool
     }
 
-    /// The pool that it is to look in now, where that is another one than before: workers came, left or are drained while
-    /// it waited, or an attempt was under way. None at its first look.
-    ///
-    /// A pool whose workers take another part of requests is none for it: what it asks for was not looked at for that.
+    /// The pool that it is to look in now, where that is another one than before. None at its first look.
     ///
     /// # Errors
     /// Nobody serves its model any more.
@@ -123,8 +120,23 @@ impl Asked {
         if !std::mem::replace(&mut self.has_looked, true) {
             return Ok(None);
         }
-        let now = self.query.pool_now(cluster);
-        let (before, now) = (&self.query.pool, now.map_err(Exhausted::TurnedAway)?);
+        let changed = self.changed_from(&self.query.pool, cluster);
+        changed.map_err(Exhausted::TurnedAway)
+    }
+
+    /// The pool to look in now, where that is another one than this: workers came, left or are drained while it waited, or
+    /// an attempt was under way.
+    ///
+    /// A pool whose workers take another part of requests is none for it: what it asks for was not looked at for that.
+    ///
+    /// # Errors
+    /// Nobody serves its model any more.
+    pub(in crate::proxy) fn changed_from(
+        &self,
+        before: &Arc<Pool>,
+        cluster: &Cluster,
+    ) -> Result<Option<Arc<Pool>>, ApiError> {
+        let now = self.query.pool_now(cluster)?;
         let is_another = !Arc::ptr_eq(before, &now) && before.role() == now.role();
         Ok(is_another.then_some(now))
     }
