@@ -2,12 +2,13 @@
 //!
 //! Percentiles of a whole decision: `cargo run --profile dist -p grapevine-placement --example decision_latency`.
 
-use std::hint::black_box;
+use std::{hint::black_box, time::Duration};
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use grapevine_placement::key::MARKS_MAX;
 use grapevine_placement::{
-    Candidate, HashAlgorithm, KeyBuilder, KeySettings, Load, Member, Policy, PolicySettings, Ring,
-    RingSettings, Weight, decide,
+    Candidate, HashAlgorithm, KeyBuilder, KeySettings, Link, Load, Member, Policy, PolicySettings,
+    PrefixIndex, PrefixIndexSettings, Ring, RingSettings, Slot, Weight, decide,
 };
 
 const SIZES: [usize; 4] = [16, 240, 1_000, 5_000];
@@ -131,5 +132,57 @@ fn decision(bencher: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, key, lookup, build, decision);
+/// The marks of a prompt of 512 tokens each, as long as one can be.
+fn marks(prompt: u64) -> Vec<Link> {
+    const TOKENS: u32 = 512;
+    let links = (0..MARKS_MAX as u64).zip(1..);
+    let link = |(at, count): (u64, u32)| Link {
+        hash: (prompt << 32 | at << 8 | u64::from(TOKENS / 16)).wrapping_mul(0x1_0000_0001),
+        tokens: TOKENS * count,
+    };
+    links.map(link).collect()
+}
+
+/// Placements and records at a prefix index that is full, as that of a busy cluster is.
+fn evidence(bencher: &mut Criterion) {
+    const NOW: Duration = Duration::from_secs(60);
+    let mut group = bencher.benchmark_group("evidence");
+    for workers in SIZES {
+        let mut index = PrefixIndex::new(PrefixIndexSettings {
+            cache_tokens: u64::MAX,
+            ..PrefixIndexSettings::default()
+        });
+        let slots: Vec<Slot> = (0..workers)
+            .map(|worker| index.slot(&format!("http://10.0.0.1:{worker}"), 1))
+            .collect();
+        let mut prompt = 0_u64;
+        let mut turn = move || {
+            prompt += 1;
+            (slots[prompt as usize % slots.len()], marks(prompt))
+        };
+        while index.counters().crowded_out == 0 {
+            let (slot, marks) = turn();
+            index.record(slot, &marks, NOW);
+        }
+        group.throughput(Throughput::Elements(MARKS_MAX as u64));
+        group.bench_function(BenchmarkId::new("new_prompt", workers), |bencher| {
+            bencher.iter_batched(
+                &mut turn,
+                |(slot, marks)| index.record(slot, black_box(&marks), NOW),
+                BatchSize::SmallInput,
+            );
+        });
+        // Short enough to stay: with many workers the longest lists are shorter than a whole prompt.
+        let (slot, mut known) = turn();
+        known.truncate(MARKS_MAX / 8);
+        index.record(slot, &known, NOW);
+        group.throughput(Throughput::Elements(known.len() as u64));
+        group.bench_function(BenchmarkId::new("known_prompt", workers), |bencher| {
+            bencher.iter(|| index.record(slot, black_box(&known), NOW));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, key, lookup, build, decision, evidence);
 criterion_main!(benches);

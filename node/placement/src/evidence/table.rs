@@ -1,8 +1,10 @@
 //! Entries of a prefix index: (mark, worker) pairs, found by mark, ordered by use for each worker.
 //!
 //! One slab with two intrusive lists through it: the holders of a mark, and each worker's entries from the most to
-//! the least recently used. Every operation but the walk over a mark's holders takes constant time.
+//! the least recently used. To find or drop a worker's entry of a mark, the mark's holders are passed; an entry more or
+//! less also takes some steps in a tree of all workers' numbers of entries. Everything else takes constant time.
 
+use super::lengths::Lengths;
 use crate::{key::added_tokens, mark_map::MarkMap};
 
 /// No entry.
@@ -31,7 +33,6 @@ struct RecencyList {
     newest: u32,
     oldest: u32,
     tokens: u64,
-    len: u32,
 }
 
 impl Default for RecencyList {
@@ -40,7 +41,6 @@ impl Default for RecencyList {
             newest: NONE,
             oldest: NONE,
             tokens: 0,
-            len: 0,
         }
     }
 }
@@ -53,6 +53,8 @@ pub(super) struct Table {
     entries: Vec<IndexEntry>,
     free: Vec<u32>,
     lists: Vec<RecencyList>,
+    /// Entries of each of them.
+    lengths: Lengths,
 }
 
 impl Table {
@@ -63,6 +65,7 @@ impl Table {
     /// Makes room for a worker's entries.
     pub(super) fn add_list(&mut self) {
         self.lists.push(RecencyList::default());
+        self.lengths.add_list();
     }
 
     /// Tokens under a worker's entries.
@@ -70,12 +73,9 @@ impl Table {
         self.lists[slot as usize].tokens
     }
 
-    /// The worker with the most entries.
+    /// The worker with the most entries; of several the one with the highest slot.
     pub(super) fn fullest(&self) -> Option<u32> {
-        (0..)
-            .zip(&self.lists)
-            .max_by_key(|(_, list)| list.len)
-            .map(|(slot, _)| slot)
+        self.lengths.longest()
     }
 
     /// A worker's least recently used entry.
@@ -144,6 +144,8 @@ impl Table {
         };
         *head = index;
         self.link_newest(index);
+        self.lists[slot as usize].tokens += u64::from(added_tokens(mark));
+        self.lengths.grow(slot);
         None
     }
 
@@ -181,8 +183,13 @@ impl Table {
     fn drop_entry(&mut self, index: u32) {
         self.unlink(index);
         let IndexEntry {
-            mark, next_holder, ..
+            mark,
+            slot,
+            next_holder,
+            ..
         } = self.entries[index as usize];
+        self.lists[slot as usize].tokens -= u64::from(added_tokens(mark));
+        self.lengths.shrink(slot);
         let head = self
             .heads
             .get_mut(&mark)
@@ -204,11 +211,9 @@ impl Table {
 
     /// Puts an entry on top of its worker's list.
     fn link_newest(&mut self, index: u32) {
-        let IndexEntry { mark, slot, .. } = self.entries[index as usize];
+        let slot = self.entries[index as usize].slot;
         let list = &mut self.lists[slot as usize];
         let below = std::mem::replace(&mut list.newest, index);
-        list.tokens += u64::from(added_tokens(mark));
-        list.len += 1;
         if below == NONE {
             list.oldest = index;
         } else {
@@ -220,15 +225,9 @@ impl Table {
 
     fn unlink(&mut self, index: u32) {
         let IndexEntry {
-            mark,
-            slot,
-            newer,
-            older,
-            ..
+            slot, newer, older, ..
         } = self.entries[index as usize];
         let list = &mut self.lists[slot as usize];
-        list.tokens -= u64::from(added_tokens(mark));
-        list.len -= 1;
         if newer == NONE {
             list.newest = older;
         } else {

@@ -470,6 +470,17 @@ impl Plain {
         }
     }
 
+    fn the_fullest_pays(&mut self, workers: usize) {
+        let entries = |worker| self.0.iter().filter(|&&(other, _)| other == worker).count();
+        // The last of the greatest.
+        let fullest = (0..workers).max_by_key(|&worker| entries(worker));
+        let oldest = self
+            .0
+            .iter()
+            .position(|&(worker, _)| Some(worker) == fullest);
+        self.0.remove(oldest.expect("it has entries"));
+    }
+
     fn tokens(&self, worker: usize) -> u64 {
         let own = self.0.iter().filter(|&&(other, _)| other == worker);
         own.map(|&(_, mark)| u64::from(added_tokens(mark))).sum()
@@ -502,6 +513,42 @@ proptest! {
                 known.next_back().map_or(0, |mark| mark.tokens)
             };
             prop_assert_eq!(held(&prefix_index, &slots, &key, NOW), [deepest(0), deepest(1), deepest(2)]);
+        }
+    }
+}
+
+proptest! {
+    /// Replicas that chose otherwise would know other prefixes from then on.
+    #[test]
+    fn the_fullest_pays_and_of_equals_the_last(
+        steps in prop::collection::vec((0_usize..9, 0_u64..12, 0_u8..20), 1..200)
+    ) {
+        let entries_max = 30;
+        let workers = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+        let mut index = PrefixIndex::new(PrefixIndexSettings { entries_max, ..PrefixIndexSettings::default() });
+        for worker in workers {
+            index.slot(worker, 1);
+        }
+        let mut plain = Plain::default();
+        for (worker, mark, event) in steps {
+            let mark = mark << 8 | 1;
+            if event == 0 {
+                // Its slot, and so its place among equals, is that of the one who comes next.
+                index.forget(workers[worker]);
+                index.slot(workers[worker], 1);
+                plain.0.retain(|&(other, _)| other != worker);
+            }
+            if plain.0.len() == entries_max as usize && !plain.0.contains(&(worker, mark)) {
+                plain.the_fullest_pays(workers.len());
+            }
+            index.learn(workers[worker], 1, &[mark], NOW);
+            plain.touch(worker, &[mark], u64::MAX);
+            for (number, worker) in workers.into_iter().enumerate() {
+                let (_, records) = index.snapshot(worker, NOW).expect("it has a slot");
+                let own = plain.0.iter().filter(|&&(other, _)| other == number);
+                let own: Vec<Vec<u64>> = own.map(|&(_, mark)| vec![mark]).collect();
+                prop_assert_eq!(records, own, "worker {}", worker);
+            }
         }
     }
 }
