@@ -181,6 +181,27 @@ fn evidence(bencher: &mut Criterion) {
             bencher.iter(|| index.record(slot, black_box(&known), NOW));
         });
     }
+    // Of a flood: each asks for all of a long chain, in turns of as many chains as find room.
+    let mut index = PrefixIndex::new(PrefixIndexSettings {
+        cache_tokens: u64::MAX,
+        ..PrefixIndexSettings::default()
+    });
+    let slot = index.slot("a", 1);
+    let chains = PrefixIndexSettings::default().entries_max as usize / MARKS_MAX;
+    let ends = (0..chains as u64).map(|prompt| {
+        let chain = marks(prompt);
+        index.record(slot, &chain, NOW);
+        chain[MARKS_MAX - 1].hash
+    });
+    let ends: Vec<u64> = ends.collect();
+    let mut turns = ends.iter().cycle();
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("short_record", |bencher| {
+        bencher.iter(|| {
+            let end = turns.next().expect("there are chains");
+            index.learn("a", 1, black_box(&[*end]), NOW);
+        });
+    });
     group.finish();
 }
 

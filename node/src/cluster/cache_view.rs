@@ -322,6 +322,7 @@ impl CacheView {
             ("crowded_out", counters.crowded_out, counted.crowded_out),
             ("expired", counters.expired, counted.expired),
             ("refused", counters.refused, counted.refused),
+            ("spared", counters.spared, counted.spared),
             ("corrected", counters.corrected, counted.corrected),
         ] {
             let labels = EventLabels { event };

@@ -74,7 +74,14 @@ impl QuarantineMetrics {
 impl ClusterMetrics {
     fn begin(&self) {
         self.agreement_ratio.set(f64::NAN);
-        for event in ["evicted", "crowded_out", "expired", "refused", "corrected"] {
+        for event in [
+            "evicted",
+            "crowded_out",
+            "expired",
+            "refused",
+            "spared",
+            "corrected",
+        ] {
             drop(
                 self.prefix_index_events
                     .get_or_create(&EventLabels { event }),

@@ -10,6 +10,7 @@
 
 mod lengths;
 mod prefix_index;
+mod renewals;
 mod table;
 
 pub use prefix_index::{

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
-use super::table::{ROOT, Table};
+use super::{
+    renewals::Renewals,
+    table::{ROOT, Table},
+};
 use crate::{
     key::{Key, Link, MARKS_MAX, added_tokens},
     policy::Candidate,
@@ -95,6 +98,9 @@ pub struct PrefixIndexCounters {
     /// Records refused: about another epoch of the worker than the one that it is in, longer than a record may be, or
     /// with marks that no key has.
     pub refused: u64,
+    /// Records that did not renew all that comes before them in their chains: with others they asked for more work than a
+    /// second is given, and what they left out was renewed within that second.
+    pub spared: u64,
     /// Answers that reported far fewer cached tokens than expected.
     pub corrected: u64,
 }
@@ -155,6 +161,7 @@ pub struct PrefixIndex {
     workers: Vec<WorkerCache>,
     vacant: Vec<Slot>,
     records: u64,
+    renewals: Renewals,
     counters: PrefixIndexCounters,
 }
 
@@ -169,6 +176,7 @@ impl PrefixIndex {
             workers: Vec::new(),
             vacant: Vec::new(),
             records: 0,
+            renewals: Renewals::default(),
             counters: PrefixIndexCounters::default(),
         }
     }
@@ -340,17 +348,26 @@ impl PrefixIndex {
             let parent = at.checked_sub(1).map_or(ROOT, |before| marks[before]);
             self.touch(slot, mark, parent, now);
         }
-        let first = marks.first().and_then(|&mark| self.table.get(slot.0, mark));
-        let mut before = first.map_or(ROOT, |entry| entry.parent);
-        for _ in 0..MARKS_MAX {
-            let Some(entry) = self.table.get(slot.0, before) else {
-                break;
-            };
-            let (mark, parent) = (entry.mark, entry.parent);
-            self.touch(slot, mark, parent, now);
-            before = parent;
+        if let Some(&first) = marks.first() {
+            self.renew_before(slot, first, seconds(now));
         }
         self.fit(slot);
+    }
+
+    /// Renews what comes before a mark in its chain, from the deep end, as [`PrefixIndex::record`] does.
+    fn renew_before(&mut self, slot: Slot, mark: u64, second: u32) {
+        let entry = self.table.get(slot.0, mark);
+        let mut parent = entry.map_or(ROOT, |entry| entry.parent);
+        for _ in 0..MARKS_MAX {
+            let Some(entry) = self.table.renew(slot.0, parent, second, self.records) else {
+                return;
+            };
+            if !self.renewals.go_on(second, entry.renewed) {
+                self.counters.spared += 1;
+                return;
+            }
+            parent = entry.parent;
+        }
     }
 
     /// An attempt failed before the worker computed anything: these marks, which were new with it, are not there.
@@ -518,4 +535,49 @@ fn chain(parent: u64, mut run: Vec<u64>) -> Vec<u64> {
 
 fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::renewals::RENEWALS_MAX;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    /// As many marks as a chain may have, of 16 tokens each.
+    fn chain(number: u64) -> Vec<u64> {
+        let marks = number * MARKS_MAX as u64..(number + 1) * MARKS_MAX as u64;
+        marks.map(|mark| mark << 8 | 1).collect()
+    }
+
+    /// What a sender may send in a second by its bytes asks for twenty million renewals.
+    #[test]
+    fn a_flood_of_short_records_renews_no_more_than_a_second_is_given() {
+        const RECORDS: u32 = 95_000;
+        for chains in [1, 100] {
+            let mut index = PrefixIndex::new(PrefixIndexSettings::default());
+            index.slot("a", 1);
+            let chains: Vec<Vec<u64>> = (0..chains).map(chain).collect();
+            for chain in &chains {
+                index.learn("a", 1, chain, NOW);
+            }
+            let ends = chains.iter().map(|chain| &chain[MARKS_MAX - 1..]);
+            for end in ends.clone().cycle().take(RECORDS as usize) {
+                index.learn("a", 1, end, NOW);
+            }
+            let entries = u32::try_from(index.len()).expect("there are few");
+            let made = index.renewals.made;
+            assert!(made <= RENEWALS_MAX + entries + RECORDS, "{made}");
+            assert!(index.counters().spared > 0);
+            // Another second, another limit.
+            let later = NOW + Duration::from_secs(1);
+            for end in ends.clone().chain(ends) {
+                index.learn("a", 1, end, later);
+            }
+            assert_eq!(
+                index.renewals.made as usize,
+                2 * chains.len() * (MARKS_MAX - 1)
+            );
+        }
+    }
 }

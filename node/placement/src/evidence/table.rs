@@ -9,6 +9,8 @@ use crate::{key::added_tokens, mark_map::MarkMap};
 
 /// No entry.
 const NONE: u32 = u32::MAX;
+/// No second: one that no index lives to see.
+const NEVER: u32 = u32::MAX;
 /// No mark: a mark's low byte says how many tokens it adds, and none adds nothing.
 pub(super) const ROOT: u64 = 0;
 
@@ -22,6 +24,8 @@ pub(super) struct IndexEntry {
     pub(super) second: u32,
     /// Number of the record that used it last.
     pub(super) used: u64,
+    /// Second in which a record of what follows it in its chain renewed it last.
+    pub(super) renewed: u32,
     next_holder: u32,
     newer: u32,
     older: u32,
@@ -114,14 +118,10 @@ impl Table {
         used: u64,
     ) -> Option<IndexEntry> {
         if let Some(index) = self.find(slot, mark) {
-            let before = self.entries[index as usize];
-            self.unlink(index);
-            let entry = &mut self.entries[index as usize];
-            (entry.second, entry.used) = (second, used);
+            let before = self.use_again(index, second, used);
             if parent != ROOT {
-                entry.parent = parent;
+                self.entries[index as usize].parent = parent;
             }
-            self.link_newest(index);
             return Some(before);
         }
         let head = self.heads.entry(mark).or_insert(NONE);
@@ -131,6 +131,7 @@ impl Table {
             slot,
             second,
             used,
+            renewed: NEVER,
             next_holder: *head,
             newer: NONE,
             older: NONE,
@@ -147,6 +148,31 @@ impl Table {
         self.lists[slot as usize].tokens += u64::from(added_tokens(mark));
         self.lengths.grow(slot);
         None
+    }
+
+    /// The worker's entry of a mark, if it is there, is its newest now, since a record names what follows it; answers what
+    /// it was before.
+    pub(super) fn renew(
+        &mut self,
+        slot: u32,
+        mark: u64,
+        second: u32,
+        used: u64,
+    ) -> Option<IndexEntry> {
+        let index = self.find(slot, mark)?;
+        let before = self.use_again(index, second, used);
+        self.entries[index as usize].renewed = second;
+        Some(before)
+    }
+
+    /// Makes an entry the newest of its worker; answers what it was before.
+    fn use_again(&mut self, index: u32, second: u32, used: u64) -> IndexEntry {
+        let before = self.entries[index as usize];
+        self.unlink(index);
+        let entry = &mut self.entries[index as usize];
+        (entry.second, entry.used) = (second, used);
+        self.link_newest(index);
+        before
     }
 
     pub(super) fn remove(&mut self, slot: u32, mark: u64) -> Option<IndexEntry> {

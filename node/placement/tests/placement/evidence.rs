@@ -450,6 +450,53 @@ fn memory_is_bounded() {
     assert!(candidates[0].known_tokens <= 5_000 && prefix_index.counters().evicted > 0);
 }
 
+/// As many marks, of 16 tokens each, from this one on.
+fn marks_from(first: u64, count: u64) -> Vec<u64> {
+    (first..first + count).map(|mark| mark << 8 | 1).collect()
+}
+
+/// Whatever was used in between, in the same second, too: the sender's order is the one that counts.
+#[test]
+fn each_record_renews_its_chain() {
+    let (mut prefix_index, slots) = prefix_index(PrefixIndexSettings::default());
+    let chain = marks_from(1, 4);
+    prefix_index.learn("a", 1, &chain, NOW);
+    for next in 10..13 {
+        let behind_chain = [&chain[3..], &marks_from(next, 1)].concat();
+        prefix_index.learn("a", 1, &marks_from(next + 10, 1), NOW);
+        prefix_index.learn("a", 1, &behind_chain, NOW);
+    }
+    // Room for four.
+    prefix_index.set_capacity(slots[0], 64);
+    prefix_index.learn("a", 1, &chain[..1], NOW);
+    let (_, left) = prefix_index.snapshot("a", NOW).expect("it is known");
+    assert_eq!(left, [chain]);
+}
+
+/// Else one sender could have all others' chains forgotten.
+#[test]
+fn a_flood_of_short_records_keeps_no_chain_from_being_renewed() {
+    let (mut prefix_index, slots) = prefix_index(PrefixIndexSettings::default());
+    let (key, begin) = (conversation(1, 4), conversation(1, 1));
+    let marks: Vec<u64> = key.marks().iter().map(|mark| mark.hash).collect();
+    prefix_index.learn("a", 1, &marks, NOW);
+    let flood = marks_from(1, 256);
+    prefix_index.learn("b", 1, &flood, NOW);
+    let later = NOW + Duration::from_secs(60);
+    for _ in 0..10_000 {
+        prefix_index.learn("b", 1, &flood[255..], later);
+    }
+    let spared = prefix_index.counters().spared;
+    assert!(spared > 0, "the flood is beyond the limit");
+    prefix_index.learn("a", 1, &marks[marks.len() - 1..], later);
+    let age_max = PrefixIndexSettings::default().age_max;
+    assert_eq!(
+        held(&prefix_index, &slots, &begin, later + age_max)[0],
+        begin.prompt_tokens()
+    );
+    assert_eq!(prefix_index.counters().spared, spared);
+}
+
 /// The prefix index without its lists: (worker, mark), the least recently used first.
 #[derive(Default)]
 struct Plain(Vec<(usize, u64)>);
