@@ -181,6 +181,31 @@ fn evidence(bencher: &mut Criterion) {
             bencher.iter(|| index.record(slot, black_box(&known), NOW));
         });
     }
+    // A system prompt that every worker holds, and a conversation behind it, as another replica tells of it.
+    for workers in SIZES {
+        let mut index = PrefixIndex::new(PrefixIndexSettings {
+            cache_tokens: u64::MAX,
+            ..PrefixIndexSettings::default()
+        });
+        let shared: Vec<u64> = marks(0)[..16].iter().map(|mark| mark.hash).collect();
+        let names: Vec<String> = (0..workers)
+            .map(|worker| format!("http://10.0.0.1:{worker}"))
+            .collect();
+        for name in &names {
+            index.slot(name, 1);
+            index.learn(name, 1, &shared, NOW);
+        }
+        let mut turn = 0_u64;
+        group.throughput(Throughput::Elements(1));
+        group.bench_function(BenchmarkId::new("behind_shared", workers), |bencher| {
+            bencher.iter(|| {
+                turn += 1;
+                let name = &names[turn as usize % names.len()];
+                let told = [shared[15], turn << 8 | 1];
+                index.learn(name, 1, black_box(&told), NOW);
+            });
+        });
+    }
     // Of a flood: each asks for all of a long chain, in turns of as many chains as find room.
     let mut index = PrefixIndex::new(PrefixIndexSettings {
         cache_tokens: u64::MAX,

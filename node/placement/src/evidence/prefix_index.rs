@@ -473,7 +473,7 @@ impl PrefixIndex {
 
     fn touch(&mut self, slot: Slot, mark: u64, parent: u64, now: Duration) -> Option<(u32, u64)> {
         if self.table.len() >= self.settings.entries_max as usize
-            && !self.table.holders(mark).any(|entry| entry.slot == slot.0)
+            && self.table.get(slot.0, mark).is_none()
         {
             // The fullest list pays: a busy worker must not push out all that is known of quiet ones.
             if let Some(fullest) = self.table.fullest() {

@@ -1,14 +1,17 @@
 //! Entries of a prefix index: (mark, worker) pairs, found by mark, ordered by use for each worker.
 //!
 //! One slab with two intrusive lists through it: the holders of a mark, and each worker's entries from the most to
-//! the least recently used. To find or drop a worker's entry of a mark, the mark's holders are passed; an entry more or
-//! less also takes some steps in a tree of all workers' numbers of entries. Everything else takes constant time.
+//! the least recently used. An entry more or less takes some steps in a tree of all workers' numbers of entries. Every
+//! other operation but the walk over a mark's holders takes constant time.
 
-use super::lengths::Lengths;
-use crate::{key::added_tokens, mark_map::MarkMap};
+use super::{
+    holders::{Holders, Place},
+    lengths::Lengths,
+};
+use crate::key::added_tokens;
 
 /// No entry.
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 /// No second: one that no index lives to see.
 const NEVER: u32 = u32::MAX;
 /// No mark: a mark's low byte says how many tokens it adds, and none adds nothing.
@@ -26,7 +29,7 @@ pub(super) struct IndexEntry {
     pub(super) used: u64,
     /// Second in which a record of what follows it in its chain renewed it last.
     pub(super) renewed: u32,
-    next_holder: u32,
+    pub(super) holders: Place,
     newer: u32,
     older: u32,
 }
@@ -52,8 +55,7 @@ impl Default for RecencyList {
 /// All entries.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
-    /// Never walked through.
-    heads: MarkMap<u32>,
+    holders: Holders,
     entries: Vec<IndexEntry>,
     free: Vec<u32>,
     lists: Vec<RecencyList>,
@@ -100,10 +102,10 @@ impl Table {
     /// Entries of a mark, one per holder.
     #[inline]
     pub(super) fn holders(&self, mark: u64) -> impl Iterator<Item = &IndexEntry> {
-        let mut at = self.heads.get(&mark).copied().unwrap_or(NONE);
+        let mut at = self.holders.first(mark);
         std::iter::from_fn(move || {
             let entry = self.entries.get(at as usize)?;
-            at = entry.next_holder;
+            at = entry.holders.next;
             Some(entry)
         })
     }
@@ -124,7 +126,6 @@ impl Table {
             }
             return Some(before);
         }
-        let head = self.heads.entry(mark).or_insert(NONE);
         let entry = IndexEntry {
             mark,
             parent,
@@ -132,7 +133,7 @@ impl Table {
             second,
             used,
             renewed: NEVER,
-            next_holder: *head,
+            holders: Place::NOWHERE,
             newer: NONE,
             older: NONE,
         };
@@ -143,7 +144,7 @@ impl Table {
             self.entries.push(entry);
             u32::try_from(self.entries.len() - 1).expect("the index's limit fits")
         };
-        *head = index;
+        self.holders.add(&mut self.entries, index);
         self.link_newest(index);
         self.lists[slot as usize].tokens += u64::from(added_tokens(mark));
         self.lengths.grow(slot);
@@ -196,42 +197,15 @@ impl Table {
     }
 
     fn find(&self, slot: u32, mark: u64) -> Option<u32> {
-        let mut at = *self.heads.get(&mark)?;
-        while let Some(entry) = self.entries.get(at as usize) {
-            if entry.slot == slot {
-                return Some(at);
-            }
-            at = entry.next_holder;
-        }
-        None
+        self.holders.find(&self.entries, slot, mark)
     }
 
     fn drop_entry(&mut self, index: u32) {
         self.unlink(index);
-        let IndexEntry {
-            mark,
-            slot,
-            next_holder,
-            ..
-        } = self.entries[index as usize];
+        self.holders.remove(&mut self.entries, index);
+        let IndexEntry { mark, slot, .. } = self.entries[index as usize];
         self.lists[slot as usize].tokens -= u64::from(added_tokens(mark));
         self.lengths.shrink(slot);
-        let head = self
-            .heads
-            .get_mut(&mark)
-            .expect("an entry's mark has holders");
-        if *head == index {
-            *head = next_holder;
-        } else {
-            let mut at = *head as usize;
-            while self.entries[at].next_holder != index {
-                at = self.entries[at].next_holder as usize;
-            }
-            self.entries[at].next_holder = next_holder;
-        }
-        if *head == NONE {
-            self.heads.remove(&mark);
-        }
         self.free.push(index);
     }
 
