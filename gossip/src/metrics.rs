@@ -267,7 +267,7 @@ const ASKED: [&str; 8] = [
 /// What comes of a dry run that a peer asks for.
 const ANSWERED: [&str; 4] = ["decided", "too_many", "not_served", "declined"];
 /// Why a message was dropped; `docs/metrics.md` explains each reason.
-const DROP_REASONS: [&str; 19] = [
+const DROP_REASONS: [&str; 21] = [
     "not_queued",
     "gossip_not_queued",
     "evidence_not_queued",
@@ -286,6 +286,8 @@ const DROP_REASONS: [&str; 19] = [
     "former_generation",
     "after_leave",
     "answer_withheld",
+    "answer_too_long",
+    "answer_flood",
     "evidence_flood",
 ];
 

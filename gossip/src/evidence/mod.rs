@@ -278,7 +278,7 @@ pub const BATCH_RECORDS_MAX: usize = 512;
 /// Greatest length of the records of one frame in bytes.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
 /// Greatest number of frames in a snapshot, 64 KiB each.
-const SNAPSHOT_FRAMES_MAX: usize = 60;
+pub(crate) const SNAPSHOT_FRAMES_MAX: usize = 60;
 /// Greatest number of heads in a snapshot: one for each replica of a cluster.
 pub const HEADS_MAX: usize = 256;
 /// Batches that a sender keeps, and that a receiver misses at once: 40 s of one each 20 ms.

@@ -10,7 +10,7 @@ use crate::wire::Rate;
 /// What is counted apart. The rates are several times what an honest replica sends (see [`LIMITS`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// Bytes of everything that arrives.
+    /// Bytes of everything that arrives without being asked for.
     Bytes,
     /// Messages for chitchat.
     Gossip,
@@ -24,6 +24,8 @@ pub(crate) enum Lane {
     Registry,
     /// Bytes of our answers to them.
     Answers,
+    /// Bytes of its answers to our questions.
+    Asked,
 }
 
 impl Lane {
@@ -113,9 +115,7 @@ impl PeerLimits {
     /// A flood is an offence four times a second: an honest replica that was stopped for a while sends much
     /// at once when it goes on, and only loses what is too much.
     pub(super) fn spend(&mut self, lane: Lane, cost: usize, now: Instant) -> Allowed {
-        let budget = &mut self.lanes[lane as usize];
-        if budget.is_open(now) {
-            budget.spend(cost);
+        if self.take(lane, cost, now) {
             return Allowed::Yes;
         }
         let is_new = |last: Instant| now.saturating_duration_since(last) >= FLOOD_PAUSE;
@@ -125,6 +125,15 @@ impl PeerLimits {
         } else {
             Allowed::No
         }
+    }
+
+    /// The same where too much is no offence; true if there was anything left.
+    pub(super) fn take(&mut self, lane: Lane, cost: usize, now: Instant) -> bool {
+        let is_open = self.is_open(lane, now);
+        if is_open {
+            self.lanes[lane as usize].spend(cost);
+        }
+        is_open
     }
 
     /// Whether there is anything left in a lane.
@@ -151,8 +160,9 @@ impl PeerLimits {
 /// messages a second, 50 frames of load and as many of
 /// evidence (each 20 ms; more when it goes on after a pause), dials once in 100 ms at worst, and asks for
 /// the registry once a round; a push is one for each change that somebody makes. One of up to four sends 200 frames of
-/// load while requests come without a pause ([`crate::load::RISE_INTERVAL`]).
-const LIMITS: [(u32, u32); 7] = [
+/// load while requests come without a pause ([`crate::load::RISE_INTERVAL`]). What a replica that starts
+/// asks of one peer may be the greatest registry, of 128 MiB, and as much of what workers' caches hold.
+const LIMITS: [(u32, u32); 8] = [
     (8 << 20, 64 << 20),
     (100, 400),
     (400, 2000),
@@ -160,6 +170,7 @@ const LIMITS: [(u32, u32); 7] = [
     (20, 100),
     (500, 5000),
     (2 << 20, 16 << 20),
+    (8 << 20, 256 << 20),
 ];
 /// Refused messages until the sender is cut off.
 pub(crate) const STRIKES_MAX: u32 = 10;
@@ -224,6 +235,28 @@ mod tests {
             offences += u32::from(limits.spend(Lane::Gossip, 1, now) == Allowed::Offence);
         }
         assert!((36..=40).contains(&offences), "{offences} in 10 s");
+    }
+
+    /// A replica that starts takes the greatest registry from one peer, and as much of caches; and goes on being asked.
+    #[test]
+    fn the_greatest_registry_fits_the_share_of_answers() {
+        let (now, mut limits) = (start(), PeerLimits::new(start()));
+        let frame = 129 << 10;
+        let takes = |limits: &mut PeerLimits, now| {
+            (0..)
+                .take_while(|_| limits.take(Lane::Asked, frame, now))
+                .count()
+        };
+        let greatest = crate::wire::REGISTRY_ANSWER_FRAMES;
+        let at_once = takes(&mut limits, now);
+        assert!(
+            (2 * greatest - 20..=2 * greatest).contains(&at_once),
+            "{at_once}"
+        );
+        assert_eq!(limits.spend(Lane::Bytes, 1, now), Allowed::Yes, "apart");
+        let second = takes(&mut limits, now + Duration::from_secs(1));
+        assert!((60..=66).contains(&second), "{second}");
+        assert!(limits.is_clean(now), "no offence");
     }
 
     /// A replica that places requests without a pause sends as often as it may; for that nobody is cut off.

@@ -226,6 +226,13 @@ impl PeerTable {
         }
     }
 
+    /// Whether so many bytes of a replica's answer to a question of ours are within its share, from which they are taken.
+    /// More is no offence: it was asked, and its registry may be as great.
+    pub(crate) fn may_bring(&mut self, from: &ReplicaId, bytes: usize, now: Instant) -> bool {
+        let limits = self.limits_of(from, now);
+        limits.is_some_and(|limits| limits.take(Lane::Asked, bytes, now))
+    }
+
     /// Whether to believe that a replica saw this generation of us; see [`PeerLimits::may_outrun`].
     pub(crate) fn may_outrun(&mut self, id: &ReplicaId, seen: u64, now: Instant) -> bool {
         let limits = self.limits_of(id, now);

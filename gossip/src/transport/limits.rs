@@ -7,6 +7,8 @@ use quinn::{IdleTimeout, TransportConfig, VarInt};
 
 use super::window::Floored;
 use crate::frame::FRAME_BYTES_MAX;
+use crate::registry::MERGED_ENTRIES_MAX;
+use crate::wire::REGISTRY_ANSWER_FRAMES;
 
 /// Settings of both roles.
 pub(super) fn quic() -> Arc<TransportConfig> {
@@ -81,11 +83,11 @@ pub(super) const LATEST_QUEUE: usize = 6;
 pub(crate) const DATAGRAM_FRAME_MAX: usize = 1150;
 /// Longest message of chitchat: it fills 65,507 bytes and miscounts its header by 3.
 pub(crate) const CHITCHAT_BYTES_MAX: usize = 66_000;
-/// Frames in the answer to one request.
-pub(super) const ANSWER_FRAMES: usize = 256;
-/// The same of the registry, at its limit of entries that are as long as they may be. A frame of its answers is full with
-/// 128 KiB, and what other replicas write at the limit comes on top: so an answer beyond it is no lie, but it is not read.
-pub(crate) const REGISTRY_ANSWER_FRAMES: usize = 1024;
+/// Bytes of one answer: the most frames of the registry, each full with 128 KiB and its sums, and a whole frame on top.
+pub(super) const ANSWER_BYTES: usize = REGISTRY_ANSWER_FRAMES * (129 << 10) + FRAME_BYTES_MAX;
+/// Registry entries of one answer: no registry holds more. The frames may be far more than their bytes where entries are
+/// many and short, so neither the number of frames nor that of bytes bounds what they become.
+pub(super) const ANSWER_ENTRIES: usize = MERGED_ENTRIES_MAX;
 /// How long a proven peer that does not answer is still dialled: as long as tombstones live.
 pub(super) const PROVEN_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a dial hint that never answered is tried, and then not tried again; the same for replicas that left.

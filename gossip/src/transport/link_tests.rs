@@ -6,7 +6,8 @@ use tokio::time::timeout;
 use super::stream::{read_frame, send_uni};
 use super::tests::{Bench, GENERATION, LIMIT, closed_with, identity_of};
 use super::*;
-use crate::wire::HelloAck;
+use crate::registry::{Entry, MERGED_ENTRIES_MAX, Summary};
+use crate::wire::{HelloAck, Snapshot, SyncRequest};
 
 /// A replica with the certificate of `a`, for a transport that dials it.
 struct Peer(Endpoint);
@@ -136,4 +137,146 @@ async fn what_cannot_be_read_of_an_answer_is_counted() {
     let reason = "later_fields";
     let counted = |metrics: &Metrics| metrics.drops.get_or_create(&Why { reason }).get();
     assert_eq!(bench.count(counted), 1);
+}
+
+/// What a peer answers to a question, and what comes of it: how many frames were taken, and what was counted.
+struct Answered {
+    frames: Result<usize, RequestError>,
+    drops: [u64; 2],
+    strikes: u64,
+}
+
+async fn answered(question: Message, frames: Vec<Message>, share_is_spent: bool) -> Answered {
+    let bench = Bench::new().await;
+    let peer = Peer::new(&bench);
+    peer.is_named_to(&bench);
+    let dialled = peer.greeted().await.answered().await;
+    let id: ReplicaId = "a".parse().expect("valid");
+    linked(&bench).await;
+    if share_is_spent {
+        let mut table = bench.transport.shared.peer_table();
+        assert!(table.may_bring(&id, 1 << 30, now()), "it is full");
+    }
+    let answering = async {
+        let (mut answer, _question) = dialled.accept_bi().await.expect("asked");
+        for message in &frames {
+            let mut bytes = Vec::new();
+            wire::encode(&mut bytes, 5, 1, message).expect("fits");
+            // It may be read no further.
+            let _ = answer.write_all(&bytes).await;
+        }
+        let _ = answer.finish();
+    };
+    let asking = bench.transport.request(&id, &question);
+    let both = async { tokio::join!(asking, answering).0 };
+    let answer = timeout(LIMIT, both).await.expect("in time");
+    let why = |reason| Why { reason };
+    let drops = ["answer_too_long", "answer_flood"]
+        .map(|reason| bench.count(|metrics| metrics.drops.get_or_create(&why(reason)).get()));
+    let reason = Reason::Malformed.label();
+    Answered {
+        frames: answer.map(|frames| frames.len()),
+        drops,
+        strikes: bench.count(|metrics| metrics.refusals.get_or_create(&why(reason)).get()),
+    }
+}
+
+/// Each would otherwise be kept whole before anybody looks at it.
+#[tokio::test]
+async fn an_answer_is_read_only_as_far_as_an_honest_one_goes() {
+    let piece = |entries| Snapshot {
+        entries,
+        load: None,
+        last: false,
+        alone: None,
+    };
+    let entry = |n: usize| Entry {
+        id: format!("w{n}").parse().expect("valid"),
+        source: crate::worker::Source::Admin,
+        stamp: crate::hlc::Stamp::at_ms(1),
+        writer: Some("a".parse().expect("valid")),
+        spec: None,
+        unused_ms: 0,
+    };
+    let full: Vec<Message> = wire::chunks((0..MERGED_ENTRIES_MAX).map(entry).collect())
+        .into_iter()
+        .map(|entries| Message::Snapshot(piece(entries)))
+        .collect();
+    let one_more = [full.clone(), vec![Message::Snapshot(piece(vec![entry(0)]))]].concat();
+    let all = full.len();
+    let empty = |frames| vec![Message::Snapshot(piece(Vec::new())); frames];
+    let ask_all = || Message::SnapshotRequest;
+    let size = || Message::EvidenceSizeRequest;
+    let sync = || {
+        Message::SyncRequest(SyncRequest {
+            summary: Summary::of_nothing(),
+            alone: Duration::ZERO,
+        })
+    };
+    let broken = Err(RequestError::Broken);
+    let most = wire::REGISTRY_ANSWER_FRAMES;
+    let link = |n| Message::EvidenceSize(n);
+    for (what, question, frames, is_spent, expected, drops, strikes) in [
+        (
+            "as much as there may be",
+            ask_all(),
+            full.clone(),
+            false,
+            Ok(all),
+            [0, 0],
+            0,
+        ),
+        (
+            "an entry more",
+            ask_all(),
+            one_more,
+            false,
+            broken,
+            [1, 0],
+            0,
+        ),
+        (
+            "as many frames as there may be",
+            ask_all(),
+            empty(most),
+            false,
+            Ok(most),
+            [0, 0],
+            0,
+        ),
+        (
+            "a frame more",
+            ask_all(),
+            empty(most + 1),
+            false,
+            broken,
+            [1, 0],
+            0,
+        ),
+        (
+            "above its share",
+            ask_all(),
+            empty(1),
+            true,
+            broken,
+            [0, 1],
+            0,
+        ),
+        ("one number", size(), vec![link(1)], false, Ok(1), [0, 0], 0),
+        (
+            "two numbers",
+            size(),
+            vec![link(1), link(2)],
+            false,
+            broken,
+            [0, 0],
+            1,
+        ),
+        ("another kind", sync(), empty(1), false, broken, [0, 0], 1),
+    ] {
+        let got = answered(question, frames, is_spent).await;
+        assert_eq!(got.frames, expected, "{what}");
+        assert_eq!(got.drops, drops, "{what}");
+        assert_eq!(got.strikes, strikes, "{what}");
+    }
 }

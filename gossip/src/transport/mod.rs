@@ -64,8 +64,6 @@ use crate::twin::{Sightings, Twin};
 use crate::wire::{self, Kind, Message, Queue, Received, Role};
 
 use credentials::Credentials;
-#[cfg(test)]
-pub(crate) use limits::REGISTRY_ANSWER_FRAMES;
 pub(crate) use limits::{CHITCHAT_BYTES_MAX, DATAGRAM_FRAME_MAX};
 use links::Peers;
 use log_limit::LogLimit;

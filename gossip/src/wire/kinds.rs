@@ -10,7 +10,9 @@ use super::body::{Body, Frame};
 use super::handshake::{Hello, HelloAck};
 use super::registry::{Snapshot, SyncRequest, SyncResponse};
 use crate::dry_run::{DryRun, Reply};
-use crate::evidence::{Batch, EvidenceSnapshot, Gap, HeatReport, Mark};
+use crate::evidence::{
+    Batch, EvidenceSnapshot, Gap, HeatReport, Mark, PULL_BATCHES_MAX, SNAPSHOT_FRAMES_MAX,
+};
 use crate::frame::{BODY_BYTES_MAX, FrameError, Raw};
 use crate::load::LoadFrame;
 use crate::peer_state::{
@@ -42,8 +44,13 @@ pub enum Role {
     Link,
     /// Sent without being asked for, and not answered; waits in this queue.
     Push(Queue),
-    /// Opens a stream, on which frames of the kinds with these codes answer it, or nothing.
-    Question(&'static [u8]),
+    /// Opens a stream, on which it is answered, or not.
+    Question {
+        /// Codes of the kinds that may answer it.
+        by: &'static [u8],
+        /// Most frames of an honest answer. What comes behind them is not read.
+        frames: usize,
+    },
     /// Answers, and is nothing else.
     Answer,
 }
@@ -160,6 +167,10 @@ macro_rules! kinds {
 
 /// Most bodies are only bounded by their frame.
 const FRAME: usize = BODY_BYTES_MAX;
+/// Most frames of an answer of the registry: at its limit of entries that are as long as they may be. A frame of it is full
+/// with 128 KiB, and what other replicas write at the limit comes on top: so an answer beyond it is no lie, but it is not
+/// read.
+pub(crate) const REGISTRY_ANSWER_FRAMES: usize = 1024;
 
 // Replicas that know only the codes below 16 skip the others. The next free one: 32.
 kinds! {
@@ -172,15 +183,15 @@ kinds! {
 
     /// Registry entries that the sender has just written, or that a sync found missing. At most
     /// [`chunks`](super::chunks) of them.
-    RegistryPush(entries: Vec<Entry>) = [3], "registry", Role::Question(&[4]), Registry, FRAME;
+    RegistryPush(entries: Vec<Entry>) = [3], "registry", Role::Question { by: &[4], frames: 1 }, Registry, FRAME;
     /// The push with this sequence number was merged.
     PushAck(seq: u64) = [4], "registry", Role::Answer, Registry, FRAME;
     /// Question of anti-entropy.
-    SyncRequest(request: SyncRequest) = [5], "registry", Role::Question(&[6]), Registry, FRAME;
+    SyncRequest(request: SyncRequest) = [5], "registry", Role::Question { by: &[6], frames: REGISTRY_ANSWER_FRAMES }, Registry, FRAME;
     /// Answer of anti-entropy, in one or more frames.
     SyncResponse(response: SyncResponse) = [6], "registry", Role::Answer, Registry, FRAME;
     /// A starting replica asks for everything.
-    SnapshotRequest = [10], "registry", Role::Question(&[11]), Registry, FRAME;
+    SnapshotRequest = [10], "registry", Role::Question { by: &[11], frames: REGISTRY_ANSWER_FRAMES }, Registry, FRAME;
     /// Everything, in one or more frames.
     Snapshot(snapshot: Snapshot) = [11], "registry", Role::Answer, Registry, FRAME;
 
@@ -192,20 +203,20 @@ kinds! {
     /// Where the sender's batches stand; also the first frame of the answer to a pull.
     EvidenceMark(mark: Mark) = [17], "evidence", Role::Push(Queue::Bulk), Evidence, FRAME;
     /// Asks for batches again that did not arrive.
-    EvidencePull(gaps: Vec<Gap>) = [18], "evidence", Role::Question(&[16, 17]), Own, FRAME;
+    EvidencePull(gaps: Vec<Gap>) = [18], "evidence", Role::Question { by: &[16, 17], frames: 1 + PULL_BATCHES_MAX }, Own, FRAME;
     /// A starting replica asks for what the other believes.
-    EvidenceSnapshotRequest = [19], "evidence", Role::Question(&[20]), Own, FRAME;
+    EvidenceSnapshotRequest = [19], "evidence", Role::Question { by: &[20], frames: SNAPSHOT_FRAMES_MAX }, Own, FRAME;
     /// What it believes, in one or more frames.
     EvidenceSnapshot(snapshot: EvidenceSnapshot) = [20], "evidence", Role::Answer, Own, FRAME;
     /// A starting replica asks how much the other believes.
-    EvidenceSizeRequest = [24], "evidence", Role::Question(&[25]), Own, FRAME;
+    EvidenceSizeRequest = [24], "evidence", Role::Question { by: &[25], frames: 1 }, Own, FRAME;
     /// So many links.
     EvidenceSize(links: u64) = [25], "evidence", Role::Answer, Own, FRAME;
     /// How hot prefixes are at the sender.
     Heat(report: Arc<HeatReport>) = [21], "heat", Role::Push(Queue::Bulk), Evidence, FRAME;
 
     /// Asks what the receiver would decide.
-    DryRunRequest(question: Arc<DryRun>) = [22], "dry_run", Role::Question(&[23]), Own, FRAME;
+    DryRunRequest(question: Arc<DryRun>) = [22], "dry_run", Role::Question { by: &[23], frames: 1 }, Own, FRAME;
     /// What it would decide, or why it does not answer.
     DryRunAnswer(reply: Box<Reply>) = [23], "dry_run", Role::Answer, Own, FRAME;
 
@@ -226,12 +237,32 @@ kinds! {
 impl Kind {
     /// Whether it asks for an answer on its stream.
     pub(crate) fn is_question(&self) -> bool {
-        matches!(self.role, Role::Question(_))
+        matches!(self.role, Role::Question { .. })
+    }
+
+    /// Most frames of an honest answer to it: none where it asks for nothing.
+    pub(crate) fn answer_frames(&self) -> usize {
+        match self.role {
+            Role::Question { frames, .. } => frames,
+            Role::Link | Role::Push(_) | Role::Answer => 0,
+        }
     }
 
     /// Whether an honest peer may give a frame of this kind in answer to one of the other.
     pub(crate) fn answers(&self, question: &Self) -> bool {
-        matches!(question.role, Role::Question(codes) if codes.contains(&self.codes[0]))
+        matches!(question.role, Role::Question { by, .. } if by.contains(&self.codes[0]))
+    }
+}
+
+impl Message {
+    /// How many registry entries it carries.
+    pub(crate) fn entries(&self) -> usize {
+        match self {
+            Self::RegistryPush(entries) => entries.len(),
+            Self::SyncResponse(response) => response.entries.len(),
+            Self::Snapshot(snapshot) => snapshot.entries.len(),
+            _ => 0,
+        }
     }
 }
 

@@ -27,6 +27,7 @@ pub(crate) mod tests;
 use crate::frame::{self, FrameError, Header};
 
 pub use handshake::{HINTS_MAX, Hello, HelloAck, PeerHint};
+pub(crate) use kinds::REGISTRY_ANSWER_FRAMES;
 pub use kinds::{Extra, KINDS, Kind, Message, Queue, Rate, Role};
 pub use registry::{Snapshot, SyncRequest, SyncResponse, chunks};
 

@@ -3,6 +3,7 @@
 //! Each attack ends with the same question (`scene::Scene::unharmed`): three honest replicas agree, are
 //! alive, and hold the same workers. A peer that lies is counted, and cut off after ten offences.
 
+mod answers;
 mod chitchat;
 mod cornered;
 mod floods;

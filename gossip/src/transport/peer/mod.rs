@@ -1,5 +1,6 @@
 //! The peers that this replica dials: one task each, with its connection.
 
+mod asking;
 mod renewal;
 
 use std::net::SocketAddr;
@@ -7,17 +8,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quinn::Connection;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::hello::{self, DialError, Dialled};
 use super::links::{Lane, Peer, Peers, Waiting};
-use super::stream::{StreamError, read_frame, send_uni, write_all};
+use super::stream::{send_uni, write_all};
 use super::{Receiver, Shared, credentials, limits};
-use crate::frame::FrameError;
-use crate::peers::{Member, Reason};
-use crate::plane::RequestError;
+use crate::peers::Member;
 use crate::replica::ReplicaId;
-use crate::wire::{self, Message, PeerHint, Rate, Received};
+use crate::wire::{Message, PeerHint};
+
+pub(super) use asking::request;
 
 /// A replica proved itself: dial it at its address, at once if that was tried in vain.
 pub(super) fn meet(shared: &Arc<Shared>, receiver: &Arc<dyn Receiver>, member: &Member) {
@@ -262,71 +263,6 @@ impl Task {
             }
         }
     }
-}
-
-/// Sends one request on a bi stream and reads the answer to its end. An answer that no honest peer
-/// gives counts against it.
-pub(super) async fn request(
-    shared: &Shared,
-    to: &ReplicaId,
-    connection: &Connection,
-    message: &Message,
-) -> Result<Vec<Received>, RequestError> {
-    let kind = message.kind();
-    let bytes = shared.encode(message).ok_or(RequestError::Broken)?;
-    let is_registry = kind.rate == Rate::Registry;
-    let most = match is_registry {
-        true => limits::REGISTRY_ANSWER_FRAMES,
-        false => limits::ANSWER_FRAMES,
-    };
-    let exchange = async {
-        let (mut send, mut receive) = connection
-            .open_bi()
-            .await
-            .map_err(|_| RequestError::Broken)?;
-        write_all(&mut send, &bytes)
-            .await
-            .map_err(|_| RequestError::Broken)?;
-        shared.metrics.sent(kind.plane, bytes.len());
-        let mut answer = Vec::new();
-        let lie = || {
-            let address = shared.peers().address(to).unwrap_or(shared.address);
-            shared.strike(to, address, Reason::Malformed);
-            RequestError::Broken
-        };
-        let judge = |error| match error {
-            // A later release may speak another version.
-            FrameError::Version(_) => RequestError::Broken,
-            _ => lie(),
-        };
-        loop {
-            let frame = match read_frame(&mut receive).await {
-                Ok(Some(frame)) => frame,
-                Ok(None) => break,
-                Err(StreamError::Frame(error)) => return Err(judge(error)),
-                Err(_) => return Err(RequestError::Broken),
-            };
-            if answer.len() == most {
-                return Err(if is_registry {
-                    RequestError::Broken
-                } else {
-                    lie()
-                });
-            }
-            shared.metrics.received(kind.plane, frame.len());
-            let received = wire::decode_with(&frame, &shared.kinds).map_err(judge)?;
-            shared.count_left_out(&received);
-            let is_answer = |answer: &Message| answer.kind().answers(kind);
-            if !received.message.as_ref().is_none_or(is_answer) {
-                return Err(lie());
-            }
-            answer.push(received);
-        }
-        Ok(answer)
-    };
-    timeout(limits::REQUEST, exchange)
-        .await
-        .unwrap_or(Err(RequestError::Slow))
 }
 
 /// Announces to every connected peer that this replica leaves, and waits until each has it or is gone.

@@ -22,7 +22,6 @@ use crate::peer_state::{
     SIGHTINGS_MAX, Sighting, TENANTS_MAX, TenantUse,
 };
 use crate::registry::{ENTRIES_MAX, Entry};
-use crate::transport::REGISTRY_ANSWER_FRAMES;
 use crate::worker::{MODELS_BYTES_MAX, Source};
 
 use samples::*;

@@ -16,6 +16,8 @@ use super::telling;
 /// Number of the answer's kind.
 const TELLS: u8 = 129;
 const NAME: &str = "kv_handover";
+/// Most frames of an answer: a page, and one more engine or run.
+const ANSWER_FRAMES_MAX: usize = 256;
 
 /// Numbers are never used again for anything else.
 pub(super) static KINDS: [Kind; 2] = [
@@ -23,7 +25,10 @@ pub(super) static KINDS: [Kind; 2] = [
         name: "KvHandoverRequest",
         codes: &[128],
         plane: NAME,
-        role: Role::Question(&[TELLS]),
+        role: Role::Question {
+            by: &[TELLS],
+            frames: ANSWER_FRAMES_MAX,
+        },
         rate: Rate::Own,
         body_max: 8 * 1024,
     },
