@@ -84,6 +84,11 @@ impl KnownWorkers {
         self.fit(record, now) == Fit::Now
     }
 
+    /// The epoch of the life that a worker is in, 0 where none is known; none of a worker that is not in the view.
+    pub(crate) fn epoch(&self, worker: &WorkerId) -> Option<u64> {
+        self.0.get(worker).map(|life| life.epoch)
+    }
+
     /// False for a claim about a worker that is not in the view, and about a former life. A later epoch than ours passes:
     /// its registry entry is on its way.
     pub(crate) fn is_current(&self, worker: &WorkerId, epoch: u64) -> bool {

@@ -8,6 +8,7 @@
 //!
 //! - `part.rs`: what differs between the parts.
 //! - `received.rs`: the latest of every other replica, as long as it is renewed.
+//! - `spells.rs`: for how long a sender has spoken ill of each worker.
 //! - `snapshot.rs`: what is read of it.
 //!
 //! This replica's own peer state, which parts of it are due, and what becomes of messages: `planes/peer_state/`.
@@ -17,6 +18,7 @@
 mod part;
 mod received;
 mod snapshot;
+mod spells;
 #[cfg(test)]
 mod tests;
 
@@ -58,6 +60,8 @@ pub const PAUSE: Duration = Duration::from_millis(50);
 pub const RENEW_AFTER: Duration = Duration::from_secs(1);
 /// A part that was not renewed for this long counts no more.
 pub const SILENT_AFTER: Duration = Duration::from_secs(3);
+/// A silent sender, and what it claimed, is forgotten after this long; no frame of it is under way any more.
+pub(crate) const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// What one replica publishes to all others.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,15 +1,20 @@
 //! The parts of a peer state: what differs between them. That only the latest of each counts, for as long as it is renewed, is
 //! the same for all: `planes/peer_state/publisher.rs` sends them so, `received.rs` keeps them so.
 
-use std::time::Duration;
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
 
+use super::spells::Spells;
 use super::{
     AGE_MAX, CLAIMS_MAX, Claim, HEARD_MAX, HealthClaim, Heard, PACES_MAX, PART_BYTES_MAX, Pace,
     QUARANTINE_MAX, Quarantined, SIGHTINGS_MAX, Sighting, TENANTS_MAX, TenantUse,
 };
+use crate::evidence::KnownWorkers;
 
 /// One entry of a part.
 pub(crate) trait PartEntry: Clone {
+    /// What a receiver keeps of former ones, also when they count no more and when the sender started again.
+    type Memory: Default + Debug;
     /// Name of the part, as in metrics.
     const PART: &'static str;
     /// Whether nothing is sent while there are no entries: what is not renewed ends by itself.
@@ -26,13 +31,19 @@ pub(crate) trait PartEntry: Clone {
         self.clone()
     }
 
-    /// The same within what is believable, when `before` came so long ago in its place.
-    fn believed(entries: Vec<Self>, _before: Option<(&[Self], Duration)>) -> Vec<Self> {
+    /// The same within what is believable after all that `memory` holds.
+    fn believed(
+        entries: Vec<Self>,
+        _memory: &mut Self::Memory,
+        _known_workers: &KnownWorkers,
+        _now: Instant,
+    ) -> Vec<Self> {
         entries
     }
 }
 
 impl PartEntry for HealthClaim {
+    type Memory = Spells;
     const PART: &'static str = "health";
     const ENDS_WHEN_EMPTY: bool = false;
 
@@ -51,26 +62,19 @@ impl PartEntry for HealthClaim {
         }
     }
 
-    /// Bad claims that go on are at least as old as when they were first received: a replica that renews one as if
-    /// it were new each time would outdo everything that was seen here since.
-    fn believed(mut claims: Vec<Self>, before: Option<(&[Self], Duration)>) -> Vec<Self> {
-        let Some((before, since)) = before else {
-            return claims;
-        };
-        for said in &mut claims {
-            let known = before.binary_search_by(|old| old.worker.cmp(&said.worker));
-            if let Some(old) = known.ok().map(|at| &before[at])
-                && (old.claim, old.epoch) == (said.claim, said.epoch)
-                && said.claim != Claim::Good
-            {
-                said.age = said.age.max(old.age + since).min(AGE_MAX);
-            }
-        }
+    fn believed(
+        mut claims: Vec<Self>,
+        spells: &mut Spells,
+        known_workers: &KnownWorkers,
+        now: Instant,
+    ) -> Vec<Self> {
+        spells.date(&mut claims, known_workers, now);
         claims
     }
 }
 
 impl PartEntry for TenantUse {
+    type Memory = ();
     const PART: &'static str = "usage";
     const ENDS_WHEN_EMPTY: bool = false;
 
@@ -82,12 +86,13 @@ impl PartEntry for TenantUse {
         self == other
     }
 
-    fn believed(entries: Vec<Self>, _: Option<(&[Self], Duration)>) -> Vec<Self> {
+    fn believed(entries: Vec<Self>, (): &mut (), _: &KnownWorkers, _: Instant) -> Vec<Self> {
         entries.into_iter().map(Self::clamped).collect()
     }
 }
 
 impl PartEntry for Quarantined {
+    type Memory = ();
     const PART: &'static str = "quarantine";
     /// Mostly there is none to send.
     const ENDS_WHEN_EMPTY: bool = true;
@@ -109,6 +114,7 @@ impl PartEntry for Quarantined {
 }
 
 impl PartEntry for Pace {
+    type Memory = ();
     const PART: &'static str = "paces";
     const ENDS_WHEN_EMPTY: bool = true;
 
@@ -122,6 +128,7 @@ impl PartEntry for Pace {
 }
 
 impl PartEntry for Sighting {
+    type Memory = ();
     const PART: &'static str = "sightings";
     /// A replica that watches no source has none.
     const ENDS_WHEN_EMPTY: bool = true;
@@ -136,6 +143,7 @@ impl PartEntry for Sighting {
 }
 
 impl PartEntry for Heard {
+    type Memory = ();
     const PART: &'static str = "heard";
     /// To hear nobody is news.
     const ENDS_WHEN_EMPTY: bool = false;

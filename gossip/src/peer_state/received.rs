@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::part::PartEntry;
 use super::{
-    HealthClaim, Heard, Pace, PeerStates, Quarantined, ReceivedState, SILENT_AFTER, Sighting,
-    TenantUse,
+    FORGET_AFTER, HealthClaim, Heard, Pace, PeerStates, Quarantined, ReceivedState, SILENT_AFTER,
+    Sighting, TenantUse,
 };
 use crate::budget::Budget;
 use crate::evidence::KnownWorkers;
@@ -40,10 +40,11 @@ pub(crate) struct Sender {
 
 /// The latest frame of one part.
 #[derive(Debug)]
-pub(crate) struct Part<T> {
+pub(crate) struct Part<T: PartEntry> {
     seq: Option<u64>,
     /// `None` once it was not renewed in time.
     latest: Option<(Instant, Vec<T>)>,
+    memory: T::Memory,
 }
 
 /// What became of a received part.
@@ -88,8 +89,8 @@ impl ReceivedStates {
         entries: Vec<T>,
         now: Instant,
     ) -> Taken {
-        self.take(from, generation, now, |sender| {
-            T::of(sender).take(seq, entries, now)
+        self.take(from, generation, now, |sender, known_workers| {
+            T::of(sender).take(seq, entries, known_workers, now)
         })
     }
 
@@ -98,7 +99,7 @@ impl ReceivedStates {
         from: &ReplicaId,
         generation: u64,
         now: Instant,
-        part: impl FnOnce(&mut Sender) -> bool,
+        part: impl FnOnce(&mut Sender, &KnownWorkers) -> bool,
     ) -> Taken {
         if !self.senders.contains_key(from) && self.senders.len() >= SENDERS_MAX {
             return Taken::TooManySenders;
@@ -112,12 +113,7 @@ impl ReceivedStates {
         }
         sender.allowance.spend(1);
         if generation > sender.generation {
-            // A restarted replica has nothing of what it had, and may count from anywhere.
-            let allowance = sender.allowance.clone();
-            *sender = Sender {
-                allowance,
-                ..Sender::new(generation, now)
-            };
+            sender.start_again(generation);
         }
         if generation < sender.generation {
             return Taken::Stale;
@@ -125,7 +121,7 @@ impl ReceivedStates {
         if sender.has_left {
             return Taken::Gone;
         }
-        if !part(sender) {
+        if !part(sender, &self.known_workers) {
             return Taken::Stale;
         }
         sender.received_at = now;
@@ -219,6 +215,17 @@ impl Sender {
         }
     }
 
+    /// A restarted replica has nothing of what it had, and may count from anywhere. What it may send, and what is remembered
+    /// of its claims, stays as it is.
+    fn start_again(&mut self, generation: u64) {
+        self.generation = generation;
+        self.has_left = false;
+        self.shown = None;
+        for part in self.parts() {
+            part.start_again();
+        }
+    }
+
     fn parts(&mut self) -> [&mut dyn Ends; 6] {
         let Self {
             health,
@@ -270,16 +277,17 @@ impl Sender {
     }
 }
 
-impl<T> Default for Part<T> {
+impl<T: PartEntry> Default for Part<T> {
     fn default() -> Self {
         Self {
             seq: None,
             latest: None,
+            memory: T::Memory::default(),
         }
     }
 }
 
-impl<T> Part<T> {
+impl<T: PartEntry> Part<T> {
     fn received(&self) -> Option<Instant> {
         self.latest.as_ref().map(|(at, _)| *at)
     }
@@ -287,17 +295,18 @@ impl<T> Part<T> {
     fn entries(&self) -> &[T] {
         self.latest.as_ref().map_or(&[], |(_, entries)| entries)
     }
-}
 
-impl<T: PartEntry> Part<T> {
     /// False if one that is as late came before.
-    fn take(&mut self, seq: u64, entries: Vec<T>, now: Instant) -> bool {
+    fn take(
+        &mut self,
+        seq: u64,
+        entries: Vec<T>,
+        known_workers: &KnownWorkers,
+        now: Instant,
+    ) -> bool {
         let is_later = self.seq.is_none_or(|latest| latest < seq);
         if is_later {
-            let before = self.latest.as_ref();
-            let before =
-                before.map(|(at, old)| (old.as_slice(), now.saturating_duration_since(*at)));
-            let entries = T::believed(entries, before);
+            let entries = T::believed(entries, &mut self.memory, known_workers, now);
             self.seq = Some(seq);
             self.latest = Some((now, entries));
         }
@@ -309,13 +318,21 @@ impl<T: PartEntry> Part<T> {
 trait Ends {
     fn end(&mut self);
 
+    /// The sender begins anew, and its numbers with it.
+    fn start_again(&mut self);
+
     /// True if it was there and is too old now.
     fn expire(&mut self, now: Instant) -> bool;
 }
 
-impl<T> Ends for Part<T> {
+impl<T: PartEntry> Ends for Part<T> {
     fn end(&mut self) {
         self.latest = None;
+    }
+
+    fn start_again(&mut self) {
+        self.seq = None;
+        self.end();
     }
 
     fn expire(&mut self, now: Instant) -> bool {
@@ -330,8 +347,6 @@ impl<T> Ends for Part<T> {
 
 /// Greatest number of senders remembered.
 pub(crate) const SENDERS_MAX: usize = 256;
-/// A silent sender is forgotten after this long; no frame of it is under way any more.
-pub(crate) const FORGET_AFTER: Duration = Duration::from_secs(60);
 /// Frames a second taken from one sender: an honest one sends its six parts 20 times at most.
 const FRAMES_PER_S: u32 = 120;
 /// What may come late and all at once: as much as an honest sender sends while its path is dead and

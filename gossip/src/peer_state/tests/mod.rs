@@ -1,7 +1,9 @@
-//! The peer-state plane from publishing to reading. Two of its parts by themselves: `quarantined.rs`, `heard.rs`.
+//! The peer-state plane from publishing to reading. Two of its parts by themselves: `quarantined.rs`, `heard.rs`; how old bad
+//! claims are: `spells.rs`.
 
 mod heard;
 mod quarantined;
+mod spells;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::received::{FORGET_AFTER, SENDERS_MAX};
+use super::received::SENDERS_MAX;
 use super::*;
 use crate::evidence::KnownWorkers;
 use crate::planes::Publisher;
@@ -101,36 +103,6 @@ fn claims(states: &PeerStates, name: &str, now: Instant) -> Vec<(String, Claim, 
         Some((peer.replica.to_string(), sent.claim, peer.age(sent, now)))
     };
     states.peers().filter_map(of).collect()
-}
-
-/// A liar that renews a claim as if it were new would outdo every token that was delivered since.
-#[test]
-fn a_bad_claim_does_not_grow_younger() {
-    let (mut received, mut now) = (received(), start());
-    let from = replica("liar");
-    let say = |received: &mut ReceivedStates, seq, sent, now| {
-        let taken = received.part(&from, (1, seq), vec![claim("a", sent, MS)], now);
-        assert_eq!(taken, Taken::Fresh);
-        claims(&received.states(), "a", now)[0].2
-    };
-    assert_eq!(say(&mut received, 1, Claim::Ejected, now), MS);
-    for seq in 2..10 {
-        now += 100 * MS;
-        let age = say(&mut received, seq, Claim::Ejected, now);
-        assert_eq!(age, MS + (seq as u32 - 1) * 100 * MS);
-    }
-    assert_eq!(
-        say(&mut received, 10, Claim::Stalled, now),
-        MS,
-        "another claim"
-    );
-    assert_eq!(say(&mut received, 11, Claim::Good, now), MS);
-    now += 100 * MS;
-    assert_eq!(
-        say(&mut received, 12, Claim::Good, now),
-        MS,
-        "good news is new each time"
-    );
 }
 
 /// What is due, but for whom the replica hears: that is told also where nothing was said of it.

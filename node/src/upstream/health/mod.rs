@@ -502,16 +502,19 @@ impl Health {
     pub fn heard(&self, claims: impl IntoIterator<Item = (Claim, Duration)>) {
         let mut opinion = self.lock();
         let now = self.now();
-        let before = opinion.doubt.take();
+        let newest = opinion.newest_doubt;
+        opinion.doubt = None;
         opinion.good_elsewhere = None;
         for (claim, age) in claims {
             let since = now.saturating_sub(age);
             if !claim.is_bad() {
                 opinion.good_elsewhere = opinion.good_elsewhere.max(Some(since));
             } else if opinion.doubt.is_none_or(|doubt| doubt.since < since) {
-                opinion.doubt = Some(Doubt::heard(claim, since, now, before));
+                opinion.doubt = Some(Doubt::heard(claim, since, now, newest));
             }
         }
+        let heard = [newest, opinion.doubt].into_iter().flatten();
+        opinion.newest_doubt = heard.max_by_key(|doubt| doubt.since);
         self.settle(&mut opinion, now);
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Opinion {
     pub(super) penalty: Penalty,
     /// The youngest bad claim of others.
     pub(super) doubt: Option<Doubt>,
+    /// The youngest bad claim that was ever heard, also if it was withdrawn since.
+    pub(super) newest_doubt: Option<Doubt>,
     /// The youngest good sign that others claim.
     pub(super) good_elsewhere: Option<Duration>,
     /// The verdict after the latest change.
@@ -78,21 +80,23 @@ pub(super) struct Stalled {
 pub(super) struct Doubt {
     pub(super) claim: Claim,
     pub(super) since: Duration,
-    /// When it was first received here.
+    /// When it became known here that something is bad since then.
     pub(super) heard: Duration,
 }
 
 impl Doubt {
-    /// Received `now`, or again: the age that comes with a claim is not exact.
+    /// Received `now`, or again. It is news only if it was found out later than the newest that was heard before, whatever that
+    /// said, and also if it was withdrawn: claims that change, come and go free what waits once. The age that comes with a claim
+    /// is not exact.
     pub(super) fn heard(
         claim: Claim,
         since: Duration,
         now: Duration,
-        before: Option<Self>,
+        newest: Option<Self>,
     ) -> Self {
-        const SAME: Duration = Duration::from_secs(1);
-        let again = before.filter(|b| b.claim == claim && b.since.abs_diff(since) < SAME);
-        let heard = again.map_or(now, |before| before.heard);
+        const EXACT: Duration = Duration::from_secs(1);
+        let known = newest.filter(|newest| since < newest.since + EXACT);
+        let heard = known.map_or(now, |newest| newest.heard);
         Self {
             claim,
             since,
@@ -115,6 +119,7 @@ impl Opinion {
             started: None,
             penalty: Penalty::default(),
             doubt: None,
+            newest_doubt: None,
             good_elsewhere: None,
             settled: Claim::Good,
             settled_at: Duration::ZERO,

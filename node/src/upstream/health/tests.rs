@@ -400,6 +400,43 @@ async fn the_word_of_others_frees_what_waits_where_something_here_agrees() {
     }
 }
 
+/// One replica that changes its mind all the time would else have all requests without a first token leave, again and again.
+#[tokio::test(start_paused = true)]
+async fn claims_that_change_come_and_go_free_what_waits_once() {
+    let health = health();
+    pass(SECOND * 10).await;
+    health.heard([(Claim::Stalled, Duration::ZERO)]);
+    let first = Some(Instant::now());
+    assert_eq!(health.given_up_since(), first);
+    let ago = |seconds| Duration::from_secs(seconds);
+    type Case<'a> = (&'a str, &'a [(Claim, Duration)], Option<Instant>);
+    let table: [Case<'_>; 7] = [
+        ("another claim", &[(Claim::Ejected, ago(1))], None),
+        ("the first one again", &[(Claim::Stalled, ago(2))], first),
+        ("withdrawn", &[], None),
+        ("and made again", &[(Claim::Stalled, ago(4))], first),
+        ("good news", &[(Claim::Good, ago(0))], None),
+        ("and made again", &[(Claim::Stalled, ago(6))], first),
+        (
+            "an older one of another",
+            &[(Claim::Stalled, ago(9))],
+            first,
+        ),
+    ];
+    for (what, claims, expected) in table {
+        pass(SECOND).await;
+        health.heard(claims.iter().copied());
+        assert_eq!(health.given_up_since(), expected, "{what}");
+    }
+    pass(SECOND).await;
+    health.heard([(Claim::Stalled, ago(3))]);
+    assert_eq!(
+        health.given_up_since(),
+        Some(Instant::now()),
+        "found out later"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_answers_nothing_at_all_is_as_good_as_unreachable() {
     use Probe::{Bad, Unanswered};
