@@ -54,7 +54,7 @@ pub enum Applied {
     Fresh,
     /// Older than, or the same as, one that was taken over; changed nothing.
     Stale,
-    /// Its slots are positions in another list of workers than ours; its values were left alone.
+    /// Its slots are positions in another list of workers than ours: its sender is heard, and its values were left alone.
     OtherWorkers,
     /// It lists a slot beyond the workers, or slots out of order; changed nothing.
     Malformed,
@@ -166,11 +166,12 @@ impl LoadPlane {
         &self.board
     }
 
-    /// How long ago each other replica's latest frame came; one that is silent for long, or has left, is not among them.
+    /// How long ago each other replica's latest frame came, be it about another list of workers; one that is silent for long,
+    /// or has left, is not among them.
     pub(crate) fn heard(&self, now: Instant) -> impl Iterator<Item = (&ReplicaId, Duration)> {
         let senders = self.senders.iter();
         let there = senders.filter(|(_, sender)| !sender.has_left());
-        there.map(move |(id, sender)| (id, sender.age(now)))
+        there.map(move |(id, sender)| (id, sender.silent_for(now)))
     }
 
     /// A replica announced that it leaves, or was cut off: its load ends at once, not when it has been silent for a while.
@@ -403,26 +404,22 @@ impl LoadPlane {
         {
             return Applied::Stale;
         }
-        if frame.workers_digest != self.workers_digest {
-            return Applied::OtherWorkers;
-        }
-        let earlier = || frame.earlier.iter().map(|earlier| &earlier.slots);
-        let mut lists = earlier().chain([&frame.slots]);
-        let is_sound = |slots: &Vec<SlotLoad>| {
-            let is_rising = slots.is_sorted_by(|a, b| a.slot < b.slot);
-            let last = slots.last().map(|last| last.slot as usize);
-            is_rising && last.is_none_or(|last| last < self.slots.len())
-        };
-        if frame.earlier.len() > EARLIER_MAX || !lists.all(is_sound) {
+        let is_readable = frame.workers_digest == self.workers_digest;
+        if is_readable && !self.is_sound(frame) {
             return Applied::Malformed;
         }
         if !self.senders.contains_key(from) && self.senders.len() >= SENDERS_MAX {
             return Applied::TooManySenders;
         }
-        let way = self.ways.get(from).copied().unwrap_or_default();
         let slots = self.slots.len();
         let sender = self.senders.entry(from.clone());
         let sender = sender.or_insert_with(|| Sender::new(slots, now));
+        if !is_readable {
+            // Lists may differ for long. What it said last counts as long as it would if it were silent.
+            sender.hear(generation, now);
+            return Applied::OtherWorkers;
+        }
+        let way = self.ways.get(from).copied().unwrap_or_default();
         let counts_at_once = sender.take(number, frame, way, now);
         // At once: a question about what this replica knew before it got the frame must not be read by a clock that says
         // it has long had it.
@@ -434,6 +431,18 @@ impl LoadPlane {
         }
         self.settle(now);
         Applied::Fresh
+    }
+
+    /// Whether its slots are those of the list of workers, each once.
+    fn is_sound(&self, frame: &LoadFrame) -> bool {
+        let earlier = || frame.earlier.iter().map(|earlier| &earlier.slots);
+        let mut lists = earlier().chain([&frame.slots]);
+        let is_sound = |slots: &Vec<SlotLoad>| {
+            let is_rising = slots.is_sorted_by(|a, b| a.slot < b.slot);
+            let last = slots.last().map(|last| last.slot as usize);
+            is_rising && last.is_none_or(|last| last < self.slots.len())
+        };
+        frame.earlier.len() <= EARLIER_MAX && lists.all(is_sound)
     }
 
     /// Writes the sums of these slots, each sender weighed as the last time.
@@ -460,10 +469,10 @@ impl LoadPlane {
 
     fn aggregate_at(&mut self, now: Instant) {
         self.senders
-            .retain(|_, sender| sender.age(now) < SENDER_FORGET_AFTER);
+            .retain(|_, sender| sender.silent_for(now) < SENDER_FORGET_AFTER);
         let heard = || {
             let senders = self.senders.values();
-            senders.filter(|sender| sender.is_heard(now))
+            senders.filter(|sender| sender.counts(now))
         };
         let own = Total::of(self.slots.iter().map(|slot| slot.cell.own()));
         let totals: Vec<_> = heard()
@@ -474,7 +483,7 @@ impl LoadPlane {
         let mut heard = 1;
         for sender in self.senders.values_mut() {
             // As many as report.
-            let cap = sender.is_heard(now).then(|| trust_caps.next()).flatten();
+            let cap = sender.counts(now).then(|| trust_caps.next()).flatten();
             sender.share = cap.map_or_else(Share::default, |cap| {
                 heard += 1;
                 self.cut += u32::from(cap != TrustCap::WHOLE);
@@ -496,10 +505,7 @@ impl LoadPlane {
         let Ok(slot) = self.slots.binary_search_by(|slot| slot.id.cmp(worker)) else {
             return BTreeMap::new();
         };
-        let heard = self
-            .senders
-            .iter()
-            .filter(|(_, sender)| sender.is_heard(now));
+        let heard = self.senders.iter().filter(|(_, sender)| sender.counts(now));
         heard
             .map(|(replica, sender)| (replica.clone(), sender.loads[slot].requests))
             .collect()

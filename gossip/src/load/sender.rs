@@ -22,7 +22,10 @@ pub(super) struct Sender {
     latest: (u64, u64),
     /// When the latest that counts was sent, by its clock; `None` before the first that says so.
     counted_us: Option<u64>,
-    received_at: Instant,
+    /// When its latest frame came, whether its values could be read or not.
+    heard_at: Instant,
+    /// When the latest came whose values are here; `None` before the first of this generation.
+    loaded_at: Option<Instant>,
     /// It has left, or was cut off: what comes of this generation is late.
     has_left: bool,
     /// The slots that frames of a new process listed before a full one came; `None` after that.
@@ -45,11 +48,19 @@ pub(super) struct Held {
 }
 
 impl Sender {
-    pub(super) fn age(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.received_at)
+    /// How long nothing of it came.
+    pub(super) fn silent_for(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.heard_at)
     }
 
-    pub(super) fn is_heard(&self, now: Instant) -> bool {
+    /// Age of its values; the greatest there is before the first.
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        let loaded_at = self.loaded_at;
+        loaded_at.map_or(Duration::MAX, |at| now.saturating_duration_since(at))
+    }
+
+    /// Whether its values count.
+    pub(super) fn counts(&self, now: Instant) -> bool {
         !self.has_left && self.age(now) < SENDER_SILENT_AFTER
     }
 
@@ -64,7 +75,8 @@ impl Sender {
             share: Share::default(),
             latest: (0, 0),
             counted_us: None,
-            received_at: now,
+            heard_at: now,
+            loaded_at: None,
             has_left: false,
             partial: None,
             clock: None,
@@ -114,6 +126,25 @@ impl Sender {
             && number.1 < self.latest.1
     }
 
+    /// A frame of it came whose slots are positions in another list of workers: it is there, and what it has cannot be read.
+    pub(super) fn hear(&mut self, generation: u64, now: Instant) {
+        if self.latest.0 != generation {
+            self.begin(generation);
+        }
+        self.heard_at = now;
+    }
+
+    /// A new process: it has nothing of what the former one had.
+    fn begin(&mut self, generation: u64) {
+        self.leave();
+        self.latest = (generation, 0);
+        self.has_left = false;
+        self.loaded_at = None;
+        self.clock = None;
+        self.counted_us = None;
+        self.partial = Some(BTreeSet::new());
+    }
+
     /// Slots have other positions now, and these loads.
     pub(super) fn follow(&mut self, loads: Vec<Load>) {
         self.loads = loads;
@@ -145,14 +176,11 @@ impl Sender {
         }
         // Without a base of this generation, or after a silence, slots not listed are unknown: zero
         // until the next full frame.
-        let has_base = self.latest.0 == number.0 && self.is_heard(now);
-        let is_whole = frame.coverage == Coverage::Full || !has_base;
         if self.latest.0 != number.0 {
-            self.has_left = false;
-            self.clock = None;
-            self.counted_us = None;
-            self.partial = Some(BTreeSet::new());
+            self.begin(number.0);
         }
+        let has_base = self.counts(now);
+        let is_whole = frame.coverage == Coverage::Full || !has_base;
         if frame.coverage == Coverage::Full {
             self.partial = None;
         }
@@ -161,7 +189,8 @@ impl Sender {
             listed.extend(earlier().chain(&frame.slots).map(|at| at.slot));
         }
         self.latest = self.latest.max(number);
-        self.received_at = now;
+        self.heard_at = now;
+        self.loaded_at = Some(now);
         let moment = frame.moment.map(|moment| {
             let clock = self
                 .clock

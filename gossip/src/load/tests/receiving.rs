@@ -151,6 +151,66 @@ fn frames_about_other_workers_or_out_of_shape_change_nothing() {
     assert_eq!((node.others("a"), node.others("b")), (5.0, 0.0));
 }
 
+/// It would be taken for a broken link, although its frames come each round.
+#[test]
+fn a_replica_with_other_workers_is_heard_and_its_load_grows_old() {
+    let mut node = Node::new(&["a"]);
+    let other = LoadFrame {
+        workers_digest: 1,
+        ..node.frame(Coverage::Full, &[(7, 9)])
+    };
+    let heard = |node: &Node| -> Vec<Duration> {
+        let heard = node.plane.heard(node.now);
+        heard.map(|(_, ago)| ago).collect()
+    };
+    let counts = |node: &mut Node| (node.others("a"), node.board.reporting());
+    // Before the first that can be read.
+    assert_eq!(node.hear("s", 1, &other), Applied::OtherWorkers);
+    assert_eq!(heard(&node), [Duration::ZERO]);
+    assert_eq!(counts(&mut node), (0.0, 1));
+    node.hear("s", 2, &node.frame(Coverage::Full, &[(0, 5)]));
+    assert_eq!(counts(&mut node), (5.0, 2));
+    // For longer than a silent one is remembered.
+    let ticks = SENDER_FORGET_AFTER.as_millis() / TICK.as_millis() + 1;
+    for seq in 3..3 + ticks as u64 {
+        node.pass(TICK);
+        assert_eq!(node.hear("s", seq, &other), Applied::OtherWorkers);
+        let age = TICK * (seq as u32 - 2);
+        let expected = match age < SENDER_SILENT_AFTER {
+            true => (5.0, 2),
+            false => (0.0, 1),
+        };
+        assert_eq!(counts(&mut node), expected, "{age:?}");
+        assert_eq!(heard(&node), [Duration::ZERO], "{age:?}");
+    }
+    // Changes alone say nothing of the rest.
+    let changes = node.frame(Coverage::Changes, &[(0, 2)]);
+    assert_eq!(node.hear("s", 9_000, &changes), Applied::Fresh);
+    assert_eq!(counts(&mut node), (2.0, 2));
+    node.pass(TICK);
+    assert_eq!(heard(&node), [TICK], "it is silent");
+}
+
+/// What the former process had is gone with it, and late frames of that one stay late.
+#[test]
+fn a_restarted_replica_with_other_workers_has_no_load() {
+    let mut node = Node::new(&["a"]);
+    let (five, s) = (node.frame(Coverage::Full, &[(0, 5)]), replica("s"));
+    let other = LoadFrame {
+        workers_digest: 1,
+        ..node.frame(Coverage::Full, &[])
+    };
+    node.hear("s", 1, &five);
+    node.plane.left(&s, node.now);
+    assert_eq!(node.plane.heard(node.now).count(), 0);
+    let applied = node.plane.apply(&s, 2, 5, &other, node.now);
+    assert_eq!((applied, node.others("a")), (Applied::OtherWorkers, 0.0));
+    assert_eq!(node.plane.heard(node.now).count(), 1);
+    assert_eq!(node.hear("s", 2, &five), Applied::Stale);
+    let applied = node.plane.apply(&s, 2, 6, &five, node.now);
+    assert_eq!((applied, node.others("a")), (Applied::Fresh, 5.0));
+}
+
 #[test]
 fn values_follow_their_workers_into_a_new_list() {
     let mut node = Node::new(&["b", "c"]);
