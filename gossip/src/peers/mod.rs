@@ -60,6 +60,8 @@ pub(crate) struct PeerTable {
 pub(crate) struct Admitted {
     pub(crate) generation: u64,
     pub(crate) address: SocketAddr,
+    /// When it last proved itself, or sent something.
+    heard: Instant,
     /// The last heartbeat that the replica itself reported.
     pub(crate) own_heartbeat: Option<OwnHeartbeat>,
     /// The highest heartbeat of it that each other replica reported since.
@@ -113,6 +115,34 @@ impl PeerTable {
         }
     }
 
+    /// Whether a replica is in the table, or would find a place there.
+    pub(crate) fn has_place(&self, id: &ReplicaId) -> bool {
+        self.admitted.len() < REPLICAS_MAX || self.admitted.contains_key(id.as_str())
+    }
+
+    /// Where the table is full, forgets the replica that was silent for longest, for one that comes, and returns which: replicas
+    /// that were killed and come again under other names would fill it. None that is connected, or of which anything came
+    /// within [`SILENT_AFTER`], be it by another replica. Its offences and its ban stay, for those are kept apart from places:
+    /// no number of names washes them out.
+    pub(crate) fn make_place(
+        &mut self,
+        is_connected: impl Fn(&ReplicaId) -> bool,
+        now: Instant,
+    ) -> Option<ReplicaId> {
+        if self.admitted.len() < REPLICAS_MAX {
+            return None;
+        }
+        let silent = self.admitted.iter().filter_map(|(id, known)| {
+            let heard = known.heard.max(known.rose.unwrap_or(known.heard));
+            let is_silent = now.saturating_duration_since(heard) >= SILENT_AFTER;
+            let id: ReplicaId = id.parse().expect("it was admitted under an id");
+            (is_silent && !is_connected(&id)).then_some((heard, id))
+        });
+        let (_, longest) = silent.min()?;
+        self.forget(&longest, now);
+        Some(longest)
+    }
+
     /// Takes in a replica whose certificate was checked against its id.
     ///
     /// An older generation than the one seen, a full table or a running ban are refused.
@@ -122,7 +152,7 @@ impl PeerTable {
         if limits.is_banned(now) {
             return Err(Reason::Banned);
         }
-        let room = self.admitted.len() < REPLICAS_MAX;
+        let room = self.has_place(&member.id);
         match self.admitted.get_mut(member.id.as_str()) {
             None if !room => return Err(Reason::TooMany),
             None if seen.is_some_and(|seen| member.generation < seen) => {
@@ -131,15 +161,16 @@ impl PeerTable {
             None => {
                 self.left.remove(member.id.as_str());
                 self.admitted
-                    .insert(member.id.to_string(), Admitted::new(member));
+                    .insert(member.id.to_string(), Admitted::new(member, now));
             }
             Some(known) if member.generation < known.generation => {
                 return Err(Reason::Implausible);
             }
             Some(known) => {
                 if member.generation > known.generation || member.address != known.address {
-                    *known = Admitted::new(member);
+                    *known = Admitted::new(member, now);
                 }
+                known.heard = now;
             }
         }
         Ok(())
@@ -196,9 +227,10 @@ impl PeerTable {
         now: Instant,
     ) -> Result<(), Refused> {
         let refused = |reason, cut| Err(Refused { reason, cut });
-        if !self.admitted.contains_key(from.as_str()) {
+        let Some(known) = self.admitted.get_mut(from.as_str()) else {
             return refused(Reason::Unknown, false);
-        }
+        };
+        known.heard = now;
         let Some(limits) = self.limits.get_mut(from.as_str()) else {
             return refused(Reason::Unknown, false);
         };
@@ -266,10 +298,11 @@ impl PeerTable {
 }
 
 impl Admitted {
-    fn new(member: &Member) -> Self {
+    fn new(member: &Member, now: Instant) -> Self {
         Self {
             generation: member.generation,
             address: member.address,
+            heard: now,
             own_heartbeat: None,
             claims: HashMap::new(),
             pace: HeartbeatPace::new(),
@@ -294,6 +327,9 @@ fn is_remembered(left_at: Instant, now: Instant) -> bool {
 /// How long the generation of a replica that left is remembered: not shorter than planes remember its latest frames
 /// ([`SENDER_FORGET_AFTER`](crate::load::SENDER_FORGET_AFTER)).
 const LEFT_FOR: Duration = Duration::from_secs(60);
+/// How long nothing may have come of a replica that gives way to another one, where there is no place: as long as others
+/// still report the dead.
+pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(60);
 /// Most replicas of a cluster.
 pub(crate) const REPLICAS_MAX: usize = 256;
 /// Records of offences: of all admitted replicas, and of as many that left with offences.

@@ -269,6 +269,7 @@ async fn greet(
         id: ack.replica,
         generation,
     };
+    make_place(shared, &member.id);
     shared
         .peer_table()
         .admit(&member, now())
@@ -387,10 +388,28 @@ async fn admit(
             }
         }
     }
+    if greeted.is_ok() {
+        make_place(shared, &member.id);
+    }
     let mut table = shared.peer_table();
     let seen = table.generation_seen(&member.id, now()).unwrap_or(0);
     let verdict = greeted.and_then(|()| table.admit(member, now()));
     Ok((seen, verdict))
+}
+
+/// Has a replica that was silent for long give way to one that proved itself and finds no place.
+fn make_place(shared: &Shared, id: &ReplicaId) {
+    if shared.peer_table().has_place(id) {
+        return;
+    }
+    let connected = shared.peers().connected();
+    let silent = shared
+        .peer_table()
+        .make_place(|id| connected.contains(id), now());
+    if let Some(silent) = silent {
+        tracing::info!(replica = %silent, "no place for another replica; forgot one that was silent for long");
+        shared.peers().leave(&silent);
+    }
 }
 
 /// This replica first, then those it is connected to: a replica that does not answer is not passed on.

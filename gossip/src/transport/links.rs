@@ -1,6 +1,6 @@
 //! Links: the peers that are dialled, with their queues, and all open connections with them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -252,6 +252,14 @@ impl Peers {
             (id.clone(), open.map(|open| open.connection).collect())
         };
         ids.map(of_one).collect()
+    }
+
+    /// Peers with an open connection, in either direction.
+    pub(super) fn connected(&self) -> HashSet<ReplicaId> {
+        let open = self.open().into_iter();
+        open.filter(|(_, open)| !open.is_empty())
+            .map(|(id, _)| id)
+            .collect()
     }
 
     /// Number of open connections with peers, in both directions.

@@ -221,6 +221,27 @@ async fn an_honest_hello_is_answered_and_messages_pass() {
     );
 }
 
+/// As many as were killed within a day would else keep every new one out.
+#[tokio::test]
+async fn a_new_replica_finds_a_place_among_those_that_were_killed() {
+    let bench = Bench::new().await;
+    let long_ago = now().checked_sub(crate::peers::SILENT_AFTER);
+    let long_ago = long_ago.expect("the machine has run for a minute");
+    for n in 0..crate::peers::REPLICAS_MAX {
+        let killed = Member {
+            id: format!("x{n}").parse().expect("valid"),
+            generation: 5,
+            address: bench.transport.address(),
+        };
+        let mut table = bench.transport.shared.peer_table();
+        table.admit(&killed, long_ago).expect("a place");
+    }
+    let (_endpoint, _connection, answer) = bench.hello("a", "demo", 5).await;
+    assert!(answer.is_some(), "it is let in");
+    let a = "a".parse().expect("valid");
+    assert_eq!(bench.transport.generation_of(&a), Some(5));
+}
+
 /// S02: a certificate of `a` does not make a `b`.
 #[tokio::test]
 async fn a_claim_that_the_certificate_does_not_prove_is_refused() {
