@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::early::Early;
+use super::kept::Kept;
 use super::known_workers::Fit;
 use super::sequence::{Arrival, Sequence};
 use super::{
@@ -19,9 +20,9 @@ pub(crate) struct Inbox {
     senders: BTreeMap<ReplicaId, Sender>,
     /// About replicas that are silent now: generation and head, from snapshots, or from the time
     /// before they fell silent.
-    hints: BTreeMap<ReplicaId, (u64, u64)>,
+    hints: Kept<(u64, u64)>,
     /// What each may still cost us by our own settings: also those that only ask, and never send.
-    allowances: BTreeMap<ReplicaId, Budget>,
+    allowances: Kept<Budget>,
     /// Records about workers, or epochs, that are not known yet.
     early: Early,
 }
@@ -65,8 +66,8 @@ impl Inbox {
         Self {
             config: config.clone(),
             senders: BTreeMap::new(),
-            hints: BTreeMap::new(),
-            allowances: BTreeMap::new(),
+            hints: Kept::default(),
+            allowances: Kept::default(),
             early: Early::default(),
         }
     }
@@ -74,14 +75,9 @@ impl Inbox {
     /// Charges a peer for what it costs us. False if it sends or asks more than one with our settings does. A restart does
     /// not fill its allowance.
     pub(crate) fn charge(&mut self, from: &ReplicaId, bytes: usize, now: Instant) -> bool {
-        if self.allowances.len() >= HEADS_MAX && !self.allowances.contains_key(from) {
-            self.allowances.pop_first();
-        }
         let (per_s, burst) = (self.config.allowed_per_s(), self.config.allowed_burst());
-        let allowance = self
-            .allowances
-            .entry(from.clone())
-            .or_insert_with(|| Budget::new(per_s, burst, now));
+        let new = || Budget::new(per_s, burst, now);
+        let allowance = self.allowances.touch(from, new);
         let is_open = allowance.is_open(now);
         if is_open {
             allowance.spend(bytes);
@@ -159,7 +155,7 @@ impl Inbox {
                         sequence.reach_back(head.next, now);
                     }
                 }
-                _ => self.remember(head.replica, head.generation, head.next),
+                _ => self.remember(&head.replica, head.generation, head.next),
             }
         }
     }
@@ -295,13 +291,12 @@ impl Inbox {
             .into_iter()
             .partition(|(_, sender)| sender.silent_for(now) >= FORGOTTEN_AFTER);
         self.senders = senders;
-        self.allowances
-            .retain(|_, allowance| !allowance.is_full(now));
+        self.allowances.retain(|allowance| !allowance.is_full(now));
         let forgotten: BTreeMap<ReplicaId, Sender> = forgotten;
         for (id, sender) in forgotten {
             // If it comes back in the same life, it sent records meanwhile that we did not receive.
             if let Some(sequence) = sender.sequence {
-                self.remember(id, sender.generation, sequence.complete_below());
+                self.remember(&id, sender.generation, sequence.complete_below());
             }
         }
         outcome
@@ -318,16 +313,14 @@ impl Inbox {
             early,
         } = self;
         senders.contains_key(peer)
-            || hints.contains_key(peer)
-            || allowances.contains_key(peer)
+            || hints.remembers(peer)
+            || allowances.remembers(peer)
             || early.remembers(peer)
     }
 
-    fn remember(&mut self, id: ReplicaId, generation: u64, head: u64) {
-        if self.hints.len() == HEADS_MAX && !self.hints.contains_key(&id) {
-            self.hints.pop_first();
-        }
-        self.hints.insert(id, (generation, head));
+    fn remember(&mut self, id: &ReplicaId, generation: u64, head: u64) {
+        let hint = (generation, head);
+        *self.hints.touch(id, || hint) = hint;
     }
 
     /// A replica announced that it leaves.

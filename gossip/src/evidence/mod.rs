@@ -18,6 +18,7 @@
 
 mod early;
 mod inbox;
+mod kept;
 mod known_workers;
 mod listener_queue;
 mod log;

@@ -515,6 +515,44 @@ fn a_flood_uses_up_its_allowance() {
     assert!(inbox.charge(&a, 100, start + Duration::from_secs(3)));
 }
 
+/// Names that come first would be the first to go, and have a full allowance again each time.
+#[test]
+fn of_too_many_replicas_the_one_that_was_silent_for_longest_is_forgotten() {
+    let now = start();
+    let others = |from: usize| (from..from + HEADS_MAX - 1).map(|n| replica(&format!("m{n}")));
+    for (what, name) in [("a name that comes first", "a"), ("last", "z")] {
+        let id = replica(name);
+        let mut inbox = Inbox::new(&EvidenceConfig::default());
+        while inbox.charge(&id, 1 << 20, now) {}
+        for other in others(0) {
+            inbox.charge(&other, 1, now);
+        }
+        for other in others(1_000) {
+            assert!(!inbox.charge(&id, 1, now), "{what}, by {other}");
+            inbox.charge(&other, 1, now);
+        }
+        // One that costs nothing any more gives way to those that do.
+        inbox.charge(&replica("one-more"), 1, now);
+        inbox.charge(&replica("another"), 1, now);
+        for other in others(2_000) {
+            inbox.charge(&other, 1, now);
+        }
+        assert!(inbox.charge(&id, 1, now), "{what}");
+    }
+    let head = |name: String| Head {
+        replica: replica(&name),
+        generation: GENERATION,
+        next: 5,
+    };
+    let mut inbox = Inbox::new(&EvidenceConfig::default());
+    let heads = (0..HEADS_MAX).map(|n| head(format!("m{n}")));
+    inbox.take_heads(heads.collect(), now);
+    inbox.take_heads(vec![head("a".into())], now);
+    inbox.take_heads(vec![head("b".into())], now);
+    let remembered = ["a", "b", "m0", "m1", "m2"].map(|name| inbox.remembers(&replica(name)));
+    assert_eq!(remembered, [true, true, false, false, true]);
+}
+
 /// Sends everything that is due at `now`; returns it with its receivers.
 fn sent(
     outbox: &mut Outbox,
