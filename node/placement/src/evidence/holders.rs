@@ -3,7 +3,7 @@
 //! A list through the entries, the latest first; and for a mark that many workers hold, as a system prompt's, a table by
 //! worker beside it: to find or drop an entry of it, the others are not passed.
 
-use super::table::{IndexEntry, NONE};
+use super::entry::{IndexEntry, NONE, Place};
 use crate::mark_map::MarkMap;
 
 /// So many holders are passed one by one; that takes no longer than a look into a table.
@@ -23,21 +23,6 @@ pub(super) struct Holders {
 struct List {
     first: u32,
     len: u32,
-}
-
-/// An entry's place in the list of its mark.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) next: u32,
-    before: u32,
-}
-
-impl Place {
-    /// In no list yet.
-    pub(super) const NOWHERE: Self = Self {
-        next: NONE,
-        before: NONE,
-    };
 }
 
 impl Holders {
@@ -120,60 +105,6 @@ impl Holders {
                     .remove(&slot.into());
             }
             _ => {}
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use proptest::prelude::*;
-
-    use super::super::table::{ROOT, Table};
-
-    /// More workers than are passed one by one.
-    const SLOTS: u32 = 3 * super::FEW;
-
-    proptest! {
-        #[test]
-        fn holders_are_those_of_a_plain_model(
-            steps in prop::collection::vec((0_u8..8, 0..SLOTS, 1_u64..4), 0..400)
-        ) {
-            let (mut table, mut plain) = (Table::default(), BTreeMap::new());
-            (0..SLOTS).for_each(|_| table.add_list());
-            for (used, (step, slot, mark)) in (0_u64..).zip(steps) {
-                let mark = mark << 8 | 1;
-                match step {
-                    0..=4 => {
-                        table.touch(slot, mark, ROOT, 0, used);
-                        plain.insert((mark, slot), used);
-                    }
-                    5 | 6 => {
-                        let removed = table.remove(slot, mark).map(|entry| entry.used);
-                        prop_assert_eq!(removed, plain.remove(&(mark, slot)));
-                    }
-                    _ => {
-                        let oldest = plain.iter().filter(|((_, of), _)| *of == slot);
-                        let oldest = oldest.min_by_key(|(_, used)| **used);
-                        let oldest = oldest.map(|(key, _)| *key);
-                        prop_assert_eq!(table.pop_oldest(slot), oldest.map(|(mark, _)| mark));
-                        oldest.map(|key| plain.remove(&key));
-                    }
-                }
-                for mark in (1_u64..4).map(|mark| mark << 8 | 1) {
-                    let mut holders: Vec<_> = table.holders(mark).map(|of| (of.slot, of.used)).collect();
-                    holders.sort_unstable();
-                    let expected = plain.range((mark, 0)..(mark + 1, 0));
-                    let expected: Vec<_> = expected.map(|((_, slot), used)| (*slot, *used)).collect();
-                    prop_assert_eq!(&holders, &expected);
-                    for slot in 0..SLOTS {
-                        let found = table.get(slot, mark).map(|entry| entry.used);
-                        prop_assert_eq!(found, plain.get(&(mark, slot)).copied());
-                    }
-                }
-            }
-            prop_assert_eq!(table.len(), plain.len());
         }
     }
 }

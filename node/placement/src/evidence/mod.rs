@@ -8,6 +8,7 @@
 //! Invariants, each a test of that name: `memory_is_bounded`, `deeper_marks_stand_for_their_prefix`,
 //! `evidence_of_another_epoch_is_dropped`, `old_evidence_is_not_believed`, `the_index_follows_a_plain_model`.
 
+mod entry;
 mod holders;
 mod lengths;
 mod prefix_index;

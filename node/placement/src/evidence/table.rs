@@ -5,34 +5,16 @@
 //! other operation but the walk over a mark's holders takes constant time.
 
 use super::{
-    holders::{Holders, Place},
+    entry::{IndexEntry, NONE, Place},
+    holders::Holders,
     lengths::Lengths,
 };
 use crate::key::added_tokens;
 
-/// No entry.
-pub(super) const NONE: u32 = u32::MAX;
 /// No second: one that no index lives to see.
 const NEVER: u32 = u32::MAX;
 /// No mark: a mark's low byte says how many tokens it adds, and none adds nothing.
 pub(super) const ROOT: u64 = 0;
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct IndexEntry {
-    pub(super) mark: u64,
-    /// The mark before it in its chain, [`ROOT`] if that is not known or there is none.
-    pub(super) parent: u64,
-    pub(super) slot: u32,
-    /// Second of the last use.
-    pub(super) second: u32,
-    /// Number of the record that used it last.
-    pub(super) used: u64,
-    /// Second in which a record of what follows it in its chain renewed it last.
-    pub(super) renewed: u32,
-    pub(super) holders: Place,
-    newer: u32,
-    older: u32,
-}
 
 /// A worker's entries, linked from the most to the least recently used.
 #[derive(Clone, Copy, Debug)]
@@ -238,6 +220,60 @@ impl Table {
             list.oldest = newer;
         } else {
             self.entries[older as usize].newer = newer;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// So many that they are not passed one by one.
+    const SLOTS: u32 = 24;
+
+    proptest! {
+        #[test]
+        fn holders_are_those_of_a_plain_model(
+            steps in prop::collection::vec((0_u8..8, 0..SLOTS, 1_u64..4), 0..400)
+        ) {
+            let (mut table, mut plain) = (Table::default(), BTreeMap::new());
+            (0..SLOTS).for_each(|_| table.add_list());
+            for (used, (step, slot, mark)) in (0_u64..).zip(steps) {
+                let mark = mark << 8 | 1;
+                match step {
+                    0..=4 => {
+                        table.touch(slot, mark, ROOT, 0, used);
+                        plain.insert((mark, slot), used);
+                    }
+                    5 | 6 => {
+                        let removed = table.remove(slot, mark).map(|entry| entry.used);
+                        prop_assert_eq!(removed, plain.remove(&(mark, slot)));
+                    }
+                    _ => {
+                        let oldest = plain.iter().filter(|((_, of), _)| *of == slot);
+                        let oldest = oldest.min_by_key(|(_, used)| **used);
+                        let oldest = oldest.map(|(key, _)| *key);
+                        prop_assert_eq!(table.pop_oldest(slot), oldest.map(|(mark, _)| mark));
+                        oldest.map(|key| plain.remove(&key));
+                    }
+                }
+                for mark in (1_u64..4).map(|mark| mark << 8 | 1) {
+                    let mut holders: Vec<_> = table.holders(mark).map(|of| (of.slot, of.used)).collect();
+                    holders.sort_unstable();
+                    let expected = plain.range((mark, 0)..(mark + 1, 0));
+                    let expected: Vec<_> = expected.map(|((_, slot), used)| (*slot, *used)).collect();
+                    prop_assert_eq!(&holders, &expected);
+                    for slot in 0..SLOTS {
+                        let found = table.get(slot, mark).map(|entry| entry.used);
+                        prop_assert_eq!(found, plain.get(&(mark, slot)).copied());
+                    }
+                }
+            }
+            prop_assert_eq!(table.len(), plain.len());
         }
     }
 }
