@@ -198,35 +198,31 @@ struct ToNext<'a> {
 }
 
 impl ToNext<'_> {
-    /// Workers that the stream was on, or tried to be on, are not asked again.
-    fn pass_over_tried(&self, passed_over: &mut Vec<usize>) {
+    /// Workers of its pool that the stream was on, or tried to be on: they are not asked again.
+    fn passed_over(&self) -> Vec<usize> {
         let members = self.pool.members().iter().enumerate();
         let was_on = members.filter(|(_, member)| self.tried.contains(&member.worker.id));
-        for (index, _) in was_on {
-            if !passed_over.contains(&index) {
-                passed_over.push(index);
-            }
-        }
+        was_on.map(|(index, _)| index).collect()
     }
 
     /// Takes the workers of now: the fleet may have changed while it waited.
     ///
     /// # Errors
     /// Nobody serves its model any more.
-    fn look_anew(&mut self, passed_over: &mut Vec<usize>) -> Result<(), NoWorker> {
+    fn look_anew(&mut self) -> Result<(), NoWorker> {
         let changed = self.asked.changed_from(&self.pool, &self.dispatch.cluster);
         if let Some(now) = changed.map_err(|_| NoWorker::Empty)? {
-            // Those that it was on are known by name.
-            passed_over.clear();
             self.pool = now;
         }
         Ok(())
     }
 
-    fn place_now(&mut self, passed_over: &mut Vec<usize>) -> Result<Box<Placed>, NoWorker> {
-        self.look_anew(passed_over)?;
-        self.pass_over_tried(passed_over);
-        let (placed, recorded) = self.asked.choose(self.dispatch, &self.pool, passed_over)?;
+    fn place_now(&mut self) -> Result<Box<Placed>, NoWorker> {
+        self.look_anew()?;
+        let mut passed_over = self.passed_over();
+        let (placed, recorded) = self
+            .asked
+            .choose(self.dispatch, &self.pool, &mut passed_over)?;
         self.tried.push(placed.worker().id.clone());
         self.reason = placed.reason();
         self.recorded = recorded;
@@ -244,25 +240,21 @@ impl AttemptPlan for ToNext<'_> {
     type Placed = Box<Placed>;
     type Answer = Sent;
 
-    async fn place_first(
-        &mut self,
-        passed_over: &mut Vec<usize>,
-    ) -> Result<Box<Placed>, Exhausted> {
+    async fn place_first(&mut self) -> Result<Box<Placed>, Exhausted> {
         let admission = &self.dispatch.admission;
         let waits_by = admission.ask_again(self.asked.waits_by, self.asked.deadline());
-        self.pass_over_tried(passed_over);
         // It waits with those alone that may have the same workers.
-        let not_for_it = [&**passed_over, &self.asked.other_ranks(&self.pool)].concat();
+        let not_for_it = [self.passed_over(), self.asked.other_ranks(&self.pool)].concat();
         let reach = Reach::new(Arc::clone(&self.pool), not_for_it);
         // The stream has begun: what it waits for now is no queue before its answer, and no request is refused by it.
-        let place = || self.place(passed_over);
+        let place = || self.place();
         let (placed, _) = with_room(admission, waits_by, None, reach, place).await;
         placed
     }
 
-    fn place(&mut self, passed_over: &mut Vec<usize>) -> Result<Box<Placed>, Exhausted> {
+    fn place(&mut self) -> Result<Box<Placed>, Exhausted> {
         self.asked.is_let_through(self.dispatch)?;
-        self.place_now(passed_over).map_err(Exhausted::Unplaced)
+        self.place_now().map_err(Exhausted::Unplaced)
     }
 
     fn is_last_resort(placed: &Box<Placed>) -> bool {

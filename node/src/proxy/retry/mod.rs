@@ -19,24 +19,24 @@ use crate::api::error::ErrorKind;
 use crate::config::RetryConfig;
 use crate::upstream::attempt::Failure;
 
-/// The way of one request to a worker, as far as retries know it.
+/// The way of one request to a worker, as far as retries know it. It knows which workers were tried.
 pub(super) trait AttemptPlan {
     /// A request that counts on a worker.
     type Placed;
     /// An answer that the client will see.
     type Answer;
 
-    /// Chooses the first worker, and adds it to `tried`; may wait for one.
+    /// Chooses a worker that was not tried; may wait for one, as a request does that was just let in.
     ///
     /// # Errors
     /// No worker may take it, or it waited too long.
-    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Self::Placed, Exhausted>;
+    async fn place_first(&mut self) -> Result<Self::Placed, Exhausted>;
 
-    /// Chooses a worker that is not in `tried`, and adds it there.
+    /// Chooses a worker that was not tried, of those that have room now.
     ///
     /// # Errors
     /// No worker is left that may take it, nobody serves its model any more, or none is to get it.
-    fn place(&mut self, tried: &mut Vec<usize>) -> Result<Self::Placed, Exhausted>;
+    fn place(&mut self) -> Result<Self::Placed, Exhausted>;
 
     /// The worker was known to refuse connections when it was chosen.
     fn is_last_resort(placed: &Self::Placed) -> bool;
@@ -99,10 +99,9 @@ pub(super) async fn run<C: AttemptPlan>(
     plan: &mut C,
     policy: &RetryPolicy<'_>,
 ) -> Result<C::Answer, Exhausted> {
-    let mut tried = Vec::new();
     let (mut sent, mut attempts) = (0, 0);
     let mut loan: Option<Loan> = None;
-    let mut placed = plan.place_first(&mut tried).await?;
+    let mut placed = plan.place_first().await?;
     loop {
         // That a worker refuses again which did so before is no news, and there may be hundreds of them.
         let was_known = C::is_last_resort(&placed);
@@ -139,9 +138,9 @@ pub(super) async fn run<C: AttemptPlan>(
                 }
                 let again = if failure.is_unsent() || failure.is_free() {
                     // As if it had just been let in: those that are left may be full.
-                    plan.place_first(&mut tried).await
+                    plan.place_first().await
                 } else {
-                    plan.place(&mut tried)
+                    plan.place()
                 };
                 placed = match again {
                     Ok(placed) => placed,

@@ -55,6 +55,7 @@ impl Act {
 /// Workers that act by a script, each attempt taking a while.
 struct Script {
     workers: usize,
+    tried: usize,
     /// They were known to refuse connections before.
     known_dead: bool,
     /// Workers that may end with the request.
@@ -70,6 +71,7 @@ impl Script {
     fn of(workers: usize, acts: impl IntoIterator<Item = (Act, Duration)>) -> Self {
         Self {
             workers,
+            tried: 0,
             known_dead: false,
             deaths_max: None,
             marked_after: None,
@@ -84,18 +86,19 @@ impl AttemptPlan for Script {
     type Placed = (usize, bool);
     type Answer = ();
 
-    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<(usize, bool), Exhausted> {
-        self.place(tried)
+    async fn place_first(&mut self) -> Result<(usize, bool), Exhausted> {
+        self.place()
     }
 
-    fn place(&mut self, tried: &mut Vec<usize>) -> Result<(usize, bool), Exhausted> {
+    fn place(&mut self) -> Result<(usize, bool), Exhausted> {
         if self.marked_after == Some(self.asked.len()) {
             return Err(Exhausted::Quarantined(Duration::from_secs(1)));
         }
-        let next = (0..self.workers).find(|worker| !tried.contains(worker));
-        let next = next.ok_or(Exhausted::Unplaced(NoWorker::Tried))?;
-        tried.push(next);
-        Ok((next, self.known_dead))
+        if self.tried == self.workers {
+            return Err(Exhausted::Unplaced(NoWorker::Tried));
+        }
+        self.tried += 1;
+        Ok((self.tried - 1, self.known_dead))
     }
 
     fn is_last_resort((_, known_dead): &(usize, bool)) -> bool {

@@ -91,9 +91,10 @@ impl<'a> ToPair<'a> {
     }
 
     fn place_one(&mut self, way: &'static str) -> Result<Chosen, NoWorker> {
-        let mut tried = self.tried_in_pool();
+        let tried = self.tried_in_pool();
         let mut plan = self.asked.attempt_plan(self.dispatch, self.record);
-        let placed = plan.place_in_pool(&mut tried)?;
+        plan.tried = tried;
+        let placed = plan.place_in_pool()?;
         self.tried_alone.push(placed.index());
         if let Some(computed) = self.computed.take() {
             computed.leave();
@@ -303,14 +304,14 @@ impl AttemptPlan for ToPair<'_> {
     type Placed = Chosen;
     type Answer = Sent;
 
-    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Chosen, Exhausted> {
+    async fn place_first(&mut self) -> Result<Chosen, Exhausted> {
         let admission = &self.dispatch.admission;
         let waits_by = self.asked.waits_by(admission, self.has_tried());
         let reach = self.reach();
         let now = self.record.prepared();
         let tenant = self.record.tenant.clone();
         self.record.waits(now);
-        let choose = || self.place(tried);
+        let choose = || self.place();
         let (chosen, waited) =
             with_room(admission, waits_by, tenant.as_deref(), reach, choose).await;
         self.record.waited(waited);
@@ -320,7 +321,7 @@ impl AttemptPlan for ToPair<'_> {
         })
     }
 
-    fn place(&mut self, _: &mut Vec<usize>) -> Result<Chosen, Exhausted> {
+    fn place(&mut self) -> Result<Chosen, Exhausted> {
         self.asked.is_let_through(self.dispatch)?;
         self.place_now()
     }

@@ -68,6 +68,8 @@ pub(in crate::proxy) struct ToWorker<'a> {
     pub(super) asked: &'a mut Asked,
     pub(super) dispatch: &'a Dispatch,
     pub(super) record: &'a mut Record,
+    /// Workers of its pool that are not asked, or not again.
+    pub(in crate::proxy) tried: Vec<usize>,
 }
 
 impl Asked {
@@ -192,6 +194,7 @@ impl Asked {
             asked: self,
             dispatch,
             record,
+            tried: Vec::new(),
         }
     }
 
@@ -397,15 +400,11 @@ impl ToWorker<'_> {
     ///
     /// # Errors
     /// No worker is left that may take it.
-    pub(in crate::proxy) fn place_in_pool(
-        &mut self,
-        tried: &mut Vec<usize>,
-    ) -> Result<Box<Placed>, NoWorker> {
-        let first = tried.is_empty();
+    pub(in crate::proxy) fn place_in_pool(&mut self) -> Result<Box<Placed>, NoWorker> {
+        let first = self.tried.is_empty();
         let begun = Instant::now();
-        let (placed, recorded) = self
-            .asked
-            .choose(self.dispatch, &self.asked.query.pool, tried)?;
+        let pool = &self.asked.query.pool;
+        let (placed, recorded) = self.asked.choose(self.dispatch, pool, &mut self.tried)?;
         if first {
             let took = self.asked.thought + begun.elapsed();
             self.dispatch.metrics.requests.decided(took);
@@ -421,30 +420,30 @@ impl AttemptPlan for ToWorker<'_> {
     type Placed = Box<Placed>;
     type Answer = Sent;
 
-    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Box<Placed>, Exhausted> {
+    async fn place_first(&mut self) -> Result<Box<Placed>, Exhausted> {
         let admission = &self.dispatch.admission;
-        let waits_by = self.asked.waits_by(admission, !tried.is_empty());
-        let reach = self.asked.reach(tried).undivided();
+        let waits_by = self.asked.waits_by(admission, !self.tried.is_empty());
+        let reach = self.asked.reach(&self.tried).undivided();
         let now = self.record.prepared();
         if !self.asked.computes() {
-            return self.place(tried);
+            return self.place();
         }
         let tenant = self.record.tenant.clone();
         self.record.waits(now);
-        let place = || self.place(tried);
+        let place = || self.place();
         let (placed, waited) =
             with_room(admission, waits_by, tenant.as_deref(), reach, place).await;
         self.record.waited(waited);
         placed
     }
 
-    fn place(&mut self, tried: &mut Vec<usize>) -> Result<Box<Placed>, Exhausted> {
+    fn place(&mut self) -> Result<Box<Placed>, Exhausted> {
         self.asked.is_let_through(self.dispatch)?;
         if let Some(pool) = self.asked.changed_pool(&self.dispatch.cluster)? {
-            *tried = self.asked.query.pool.indices_in(&pool, tried);
+            self.tried = self.asked.query.pool.indices_in(&pool, &self.tried);
             self.asked.looks_in(pool);
         }
-        self.place_in_pool(tried).map_err(Exhausted::Unplaced)
+        self.place_in_pool().map_err(Exhausted::Unplaced)
     }
 
     fn is_last_resort(placed: &Box<Placed>) -> bool {
