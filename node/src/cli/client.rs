@@ -310,8 +310,11 @@ impl AdminClient {
             openai.or_else(|| body.get("error"))?.as_str()
         });
         let what = match message {
-            // It may quote what others chose.
-            Some(message) => format!("{status}: {}", clean(message)),
+            // It may quote what others chose, and have a line for each mistake.
+            Some(message) => {
+                let lines: Vec<_> = message.lines().map(clean).collect();
+                format!("{status}: {}", lines.join("\n"))
+            }
             None => format!("{} answers {status}", self.url),
         };
         if status.is_server_error() {
@@ -545,6 +548,19 @@ mod tests {
         for odd in ["", "h:1/x", "h:1?x", "a b:1"] {
             assert!(first.elsewhere(odd).is_none(), "{odd}");
         }
+    }
+
+    #[test]
+    fn a_refusal_keeps_its_lines_and_no_other_control_characters() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let url = admin_url("http://h:1").expect("an address");
+        let client = AdminClient::at(url, None).expect("a client");
+        let body = br#"{"error":{"message":"a.toml:1:1: no\u001b[2J\nb.toml:2:1: nor this"}}"#;
+        let refused = client.refused(StatusCode::BAD_REQUEST, body).to_string();
+        assert_eq!(
+            refused,
+            "400 Bad Request: a.toml:1:1: no\u{fffd}[2J\nb.toml:2:1: nor this"
+        );
     }
 
     #[tokio::test]

@@ -1,6 +1,9 @@
 //! Numbers, names and times within sentences. Pure.
 
+use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
+
+use super::clean;
 
 /// Names that are listed in a sentence; more are counted.
 pub const NAMED: usize = 4;
@@ -18,6 +21,18 @@ pub fn named<S: AsRef<str>>(names: &[S]) -> String {
 /// `1 worker`, `2 workers`.
 pub fn count(of: usize, what: &str) -> String {
     format!("{of} {what}{}", if of == 1 { "" } else { "s" })
+}
+
+/// Files that a replica reads again, by the names that it has for them.
+pub fn files_in_words(files: &str) -> Cow<'_, str> {
+    match files {
+        "keys" => "keys of clients".into(),
+        "listener" => "certificate of the data port".into(),
+        "workers" => "certificates towards workers".into(),
+        "worker_keys" => "keys of workers".into(),
+        "gossip" => "certificates between replicas".into(),
+        other => clean(other),
+    }
 }
 
 /// The verb that belongs to so many: `is` or `are` and the like.

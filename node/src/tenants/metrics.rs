@@ -51,6 +51,11 @@ pub(super) struct TenantSeries {
 }
 
 impl TenantMetrics {
+    /// Whether the changed file of keys cannot be used.
+    pub fn is_file_refused(&self) -> bool {
+        self.refused.get() > 0
+    }
+
     fn begin(&self) {
         for reason in KEY_FAULTS {
             drop(self.key_refusals.get_or_create(&ReasonLabels { reason }));

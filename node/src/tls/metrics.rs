@@ -7,7 +7,10 @@ use prometheus_client::encoding::EncodeLabelSet;
 
 use crate::metrics::{Counter, Family, Gauge, ResultLabels, metrics};
 
-/// Which files: `listener`, `workers`, `worker_keys` or `gossip`.
+/// All files that are watched, as labels.
+const FILES: [&str; 4] = ["listener", "workers", "worker_keys", "gossip"];
+
+/// Which files: one of `FILES`.
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct FilesLabels {
     /// Stable metric label.
@@ -60,6 +63,15 @@ impl TlsMetrics {
             drop(self.reloads.get_or_create(&ReloadLabels { files, result }));
         }
         drop(self.refused.get_or_create(&FilesLabels { files }));
+    }
+
+    /// Changed files that cannot be used, by label.
+    pub fn refused(&self) -> impl Iterator<Item = &'static str> {
+        let is_refused = |files: &&'static str| {
+            let gauge = self.refused.get(&FilesLabels { files });
+            gauge.is_some_and(|gauge| gauge.get() > 0)
+        };
+        FILES.into_iter().filter(is_refused)
     }
 
     /// Counts a reload: `loaded` or `failed`.

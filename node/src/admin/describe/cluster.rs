@@ -51,6 +51,10 @@ pub(in crate::admin) struct ClusterView {
     twins: Vec<TwinView>,
     /// The latest reading of its configuration, where that was refused and the former one stays.
     refused_config: Option<RefusedConfigView>,
+    /// Its changed files that it cannot use, so that the former ones stay: `keys`, or as the metric of TLS names them.
+    refused_files: Vec<&'static str>,
+    /// Request bodies that it sends to no worker, since workers ended with them.
+    quarantined: usize,
     /// Its tasks that a panic ended, by name.
     lost_tasks: Vec<&'static str>,
     /// Null: its data port speaks plain HTTP.
@@ -279,6 +283,8 @@ impl Admin {
                 .load()
                 .as_deref()
                 .map(RefusedConfigView::from),
+            refused_files: self.refused_files(),
+            quarantined: self.quarantine.count(),
             lost_tasks: self.lost_tasks.names(),
             data_certificate: self
                 .metrics
@@ -287,6 +293,12 @@ impl Admin {
                 .map(DataCertificateView::from),
             models: self.configured.now().models.clone(),
         }
+    }
+
+    fn refused_files(&self) -> Vec<&'static str> {
+        let is_refused = self.metrics.tenants.is_file_refused();
+        let keys = is_refused.then_some("keys");
+        keys.into_iter().chain(self.metrics.tls.refused()).collect()
     }
 
     fn describe_lost(&self) -> Vec<LostView> {

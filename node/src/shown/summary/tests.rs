@@ -190,6 +190,29 @@ fn tasks_that_a_bug_ended_are_named() {
 }
 
 #[test]
+fn files_that_cannot_be_used_and_bodies_that_end_workers_are_told() {
+    let of = |files: &[&str], quarantined: u64| {
+        let cluster = json!({
+            "digest": "d", "settings": "s", "replica": "r1", "replicas": [replica("r1", true, true, "d")],
+            "refused_files": files, "quarantined": quarantined,
+        });
+        let found = summary(&cluster, &[worker("w1", "active", "good", 9)]);
+        (found.is_wrong, found.text)
+    };
+    let well = "1 replica; 1 worker usable";
+    assert_eq!(of(&[], 0), (false, well.to_owned()));
+    let files = format!(
+        "r1 cannot use the changed keys of clients, certificates between replicas, and the former ones stay: its log \
+         says why; {well}"
+    );
+    assert_eq!(of(&["keys", "gossip"], 0), (true, files));
+    let bodies = format!(
+        "workers ended with 2 requests, which are refused for a while (grapevine quarantine); {well}"
+    );
+    assert_eq!(of(&[], 2), (true, bodies));
+}
+
+#[test]
 fn a_worker_that_refuses_the_key_is_no_usable_one() {
     let of = |status: u16| {
         let mut refusing = worker("w2", "active", "good", 900);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::shown::words::{NAMED, named};
+use crate::shown::words::{NAMED, count, files_in_words, named, verb};
 use crate::shown::{clean, field, rows, seconds};
 
 /// What is wrong beyond single replicas and workers, the gravest first.
@@ -17,6 +17,8 @@ pub(super) fn of_the_whole(cluster: &Value) -> Vec<String> {
         certificates,
         data_certificate,
         refused_config,
+        refused_files,
+        quarantined,
         lost_tasks,
     ];
     all.iter().filter_map(|what| what(cluster)).collect()
@@ -141,6 +143,31 @@ fn refused_config(cluster: &Value) -> Option<String> {
         "{} refused its configuration {ago} ago, and the former one stays: {}; ",
         field(cluster, "replica"),
         first_line(refused["why"].as_str().unwrap_or_default())
+    ))
+}
+
+/// Keys and certificates that the asked replica could not read again: what was revoked in them is good still.
+fn refused_files(cluster: &Value) -> Option<String> {
+    let files = rows(cluster, "refused_files")
+        .iter()
+        .filter_map(Value::as_str);
+    let files: Vec<_> = files.map(files_in_words).collect();
+    (!files.is_empty()).then(|| {
+        let replica = field(cluster, "replica");
+        let files = files.join(", ");
+        format!(
+            "{replica} cannot use the changed {files}, and the former ones stay: its log says why; "
+        )
+    })
+}
+
+/// Bodies with which workers ended: for a while no worker gets them.
+fn quarantined(cluster: &Value) -> Option<String> {
+    let bodies = cluster["quarantined"].as_u64().filter(|count| *count > 0)? as usize;
+    Some(format!(
+        "workers ended with {}, which {} refused for a while (grapevine quarantine); ",
+        count(bodies, "request"),
+        verb(bodies, "is", "are")
     ))
 }
 

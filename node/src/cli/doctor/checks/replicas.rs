@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts};
 use crate::cli::doctor::finding::Finding;
-use crate::shown::words::named;
+use crate::shown::words::{count, named};
 use crate::shown::{clean, field, rows, seconds};
 
 pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
@@ -37,6 +37,14 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
             let todo =
                 "start the replica again, and report the lines around `panicked at` of its log";
             found.push(Finding::problem("task", what).of([id]).todo(todo));
+        }
+        let bodies = cluster["quarantined"].as_u64().unwrap_or(0);
+        if bodies > 0 {
+            let bodies = count(bodies as usize, "request");
+            let what = format!("{id} refuses {bodies} with which workers ended");
+            let todo = "grapevine quarantine lists them by their hash, as the log line does that has the request's id; start the workers \
+                        that ended, find out what in it ends an engine, and lift what is innocent (grapevine quarantine lift HASH)";
+            found.push(Finding::advice("quarantine", what).of([id]).todo(todo));
         }
         if about.is_null() {
             let what =

@@ -51,6 +51,13 @@ fn replicas_in_trouble_are_named() {
         "task",
         &["the task probe of r2", "start the replica again"],
     );
+    let marked = |facts: &mut ClusterFacts| facts.replicas[1].cluster["quarantined"] = 1.into();
+    check(
+        marked,
+        Advice,
+        "quarantine",
+        &["r2 refuses 1 request with which workers ended", "lift HASH"],
+    );
     let twins = |facts: &mut ClusterFacts| {
         facts.cluster["twins"] =
             json!([{ "id": "r2", "kept": "10.0.0.2:2", "cut_off": "10.0.0.9:2" }]);
