@@ -113,15 +113,21 @@ async fn a_message_that_is_given_up_is_reset() {
     assert!(is_reset, "{read:?}");
 }
 
-/// Most entries of a later release arrive in answers.
-#[tokio::test]
-async fn what_cannot_be_read_of_an_answer_is_counted() {
+/// A transport, and the peer that it is linked with: its id, and its end of the connection that is asked on.
+async fn linked_bench() -> (Bench, ReplicaId, Connection) {
     let bench = Bench::new().await;
     let peer = Peer::new(&bench);
     peer.is_named_to(&bench);
     let dialled = peer.greeted().await.answered().await;
     let id: ReplicaId = "a".parse().expect("valid");
     linked(&bench).await;
+    (bench, id, dialled)
+}
+
+/// Most entries of a later release arrive in answers.
+#[tokio::test]
+async fn what_cannot_be_read_of_an_answer_is_counted() {
+    let (bench, id, dialled) = linked_bench().await;
     let answering = async {
         let (mut answer, _question) = dialled.accept_bi().await.expect("asked");
         let mut longer = Vec::new();
@@ -147,12 +153,7 @@ struct Answered {
 }
 
 async fn answered(question: Message, frames: Vec<Message>, share_is_spent: bool) -> Answered {
-    let bench = Bench::new().await;
-    let peer = Peer::new(&bench);
-    peer.is_named_to(&bench);
-    let dialled = peer.greeted().await.answered().await;
-    let id: ReplicaId = "a".parse().expect("valid");
-    linked(&bench).await;
+    let (bench, id, dialled) = linked_bench().await;
     if share_is_spent {
         let mut table = bench.transport.shared.peer_table();
         assert!(table.may_bring(&id, 1 << 30, now()), "it is full");
