@@ -2,13 +2,12 @@
 //!
 //! What is not known here (pictures, calls, results of tools) counts by its JSON.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::json::Text;
+use super::json::{Prose, Text, borrowed_text, owned_text};
 
 /// Most parts of one message's content. Each costs memory of its own, forty times what its shortest JSON does.
 pub(super) const PARTS_MAX: usize = 16 * 1024;
@@ -58,14 +57,21 @@ impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string, a list of content parts, or null")
             }
-            fn visit_borrowed_str<E: de::Error>(self, v: &'de str) -> Result<Self::Value, E> {
-                Ok(Content::Text(Text(Cow::Borrowed(v))))
-            }
-            fn visit_str<E: de::Error>(self, v: &str) -> Result<Self::Value, E> {
-                Ok(Content::Text(Text(Cow::Owned(v.to_owned()))))
+            fn visit_none<E: de::Error>(self) -> Result<Self::Value, E> {
+                Ok(Content::None)
             }
             fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
                 Ok(Content::None)
+            }
+            fn visit_some<D: Deserializer<'de>>(self, some: D) -> Result<Self::Value, D::Error> {
+                // As in `Prose`. A list is one of bytes, or of parts.
+                some.deserialize_bytes(self)
+            }
+            fn visit_borrowed_bytes<E: de::Error>(self, v: &'de [u8]) -> Result<Self::Value, E> {
+                borrowed_text(v).map(Content::Text)
+            }
+            fn visit_bytes<E: de::Error>(self, v: &[u8]) -> Result<Self::Value, E> {
+                owned_text(v).map(Content::Text)
             }
             fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<Self::Value, S::Error> {
                 let mut parts = Vec::with_capacity(seq.size_hint().unwrap_or(2));
@@ -79,7 +85,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
                 Ok(Content::Parts(parts))
             }
         }
-        deserializer.deserialize_any(ContentVisitor)
+        deserializer.deserialize_option(ContentVisitor)
     }
 }
 
@@ -90,7 +96,7 @@ impl<'a> ContentPart<'a> {
             #[serde(borrow, default)]
             r#type: Option<Text<'a>>,
             #[serde(borrow, default)]
-            text: Option<Text<'a>>,
+            text: Option<Prose<'a>>,
         }
         let raw_text = raw.get();
         // A bare string among the parts is accepted by some servers; it counts as it stands.
@@ -106,7 +112,7 @@ impl<'a> ContentPart<'a> {
             .r#type
             .is_none_or(|kind| matches!(&*kind.0, "text" | "input_text" | "output_text"));
         Ok(Self {
-            text: part.text.filter(|_| is_text),
+            text: part.text.filter(|_| is_text).map(|prose| prose.0),
             raw: raw_text,
         })
     }

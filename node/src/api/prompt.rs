@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::json::Text;
+use super::json::{Prose, Text};
 
 /// `prompt` or `input`: the forms that OpenAI and vLLM take.
 #[derive(Debug)]
@@ -69,7 +69,9 @@ impl<'a> Prompt<'a> {
     /// One prompt, which cannot nest: however deep the brackets, nothing here calls itself.
     fn one(json: &'a str) -> Self {
         let parsed = match (json.as_bytes().first(), inner(json)) {
-            (Some(b'"'), _) => serde_json::from_str(json).map(Self::Text),
+            (Some(b'"'), _) => {
+                serde_json::from_str::<Prose<'a>>(json).map(|prose| Self::Text(prose.0))
+            }
             (Some(b'['), Some(b'0'..=b'9')) => serde_json::from_str(json).map(Self::Tokens),
             _ => return Self::Raw(json),
         };

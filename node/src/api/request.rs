@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 use super::Endpoint;
 use super::endpoint::Form;
 use super::error::{ApiError, ErrorKind};
-use super::json::Text;
+use super::json::{NO_TEXT, Text, check_controls};
 use super::message::Messages;
 pub use super::message::{ChatMessage, Content, ContentPart};
 pub use super::prompt::{Batch, Prompt};
@@ -217,6 +217,7 @@ impl<'a> BodyView<'a> {
         if endpoint.traits().form == Form::Nothing {
             return Ok(Self::default());
         }
+        check_controls(body).map_err(|error| json_error(body, &error, None))?;
         // Of text that is known to be UTF-8 no string is checked again. Elsewhere only strings that are read are.
         let text = simdutf8::basic::from_utf8(body).ok();
         let field = Cell::new(None);
@@ -235,7 +236,8 @@ impl<'a> BodyView<'a> {
                 lacks_messages: endpoint == Endpoint::Chat && view.messages.is_none(),
                 ..view
             }),
-            Err(error) if error.is_data() => {
+            // A form that is not known is the worker's business; what is no text is none to any reader.
+            Err(error) if error.is_data() && !is_no_text(&error) => {
                 let param = field.take();
                 read(false).map_err(|_| json_error(body, &error, param))
             }
@@ -258,6 +260,11 @@ impl<'a> BodyView<'a> {
     }
 }
 
+/// Whether a string was no text.
+fn is_no_text(error: &serde_json::Error) -> bool {
+    error.to_string().contains(NO_TEXT)
+}
+
 /// `param`: the field that is wrong, where that is known.
 fn json_error(body: &[u8], error: &serde_json::Error, param: Option<&'static str>) -> ApiError {
     let message = if body.is_empty() {
@@ -267,7 +274,7 @@ fn json_error(body: &[u8], error: &serde_json::Error, param: Option<&'static str
             .to_owned()
     } else {
         match error.classify() {
-            serde_json::error::Category::Data => {
+            serde_json::error::Category::Data if !is_no_text(error) => {
                 let what = without_values(&error.to_string());
                 format!("the body does not have the expected form: {what}")
             }

@@ -285,6 +285,30 @@ fn half_a_surrogate_pair_is_named() {
 }
 
 #[test]
+fn a_prompt_that_is_no_text_is_refused_in_these_words() {
+    let refused = |body: &[u8]| {
+        let error = BodyView::parse(Endpoint::Chat, body).expect_err("no text");
+        error.message
+    };
+    let chat = |content: &str| {
+        format!(r#"{{"model":"m","messages":[{{"role":"user","content":{content}}}]}}"#)
+    };
+    for content in [r#""a\ud83d""#, r#"[{"type":"text","text":"\ude00"}]"#] {
+        let message = refused(chat(content).as_bytes());
+        let says =
+            "could not parse the JSON body of your request: no text: half of a surrogate pair";
+        assert!(message.starts_with(says), "{content}: {message}");
+    }
+    let mut body = chat(r#""a?""#).into_bytes();
+    let at = body.iter().position(|byte| *byte == b'?').expect("there");
+    body[at] = 0xff;
+    let message = refused(&body);
+    assert!(message.contains("bytes that are not UTF-8"), "{message}");
+    let message = refused(chat("\"\\n\n\"").as_bytes());
+    assert!(message.contains("control character"), "{message}");
+}
+
+#[test]
 fn a_client_is_told_what_is_wrong_with_its_model() {
     for (body, param, says) in [
         (r#"{"model":1}"#, Some("model"), "no string"),
@@ -310,6 +334,39 @@ fn a_client_is_told_what_is_wrong_with_its_model() {
 }
 
 proptest! {
+    /// Long texts are found in another way than all other strings, and are the same.
+    #[test]
+    fn a_text_is_what_an_ordinary_reader_finds_or_is_refused(
+        text in r#"([a-zé ]{0,40}|\\[nt"\\/ux]|\\u00e9|\\ud83d\\ude00|\\ud83d|\\ude00|[\x00-\x1f\x7f"]){0,6}"#,
+        between in "[ \n\t]{0,2}",
+        in_parts in any::<bool>(),
+    ) {
+        let content = match in_parts {
+            true => format!(r#"[{{"type":"text","text":"{text}"}}]"#),
+            false => format!("\"{text}\""),
+        };
+        let body = format!(r#"{{{between}"model":"m","messages":[{{"role":"user","content":{between}{content}}}]}}"#);
+        let read = serde_json::from_str::<serde_json::Value>(&body);
+        let found = BodyView::parse(Endpoint::Chat, body.as_bytes());
+        match (read, found) {
+            (Ok(read), Ok(view)) => {
+                let content = &read["messages"][0]["content"];
+                let expected = if in_parts { &content[0]["text"] } else { content };
+                let messages = view.messages.expect("of a form that is known");
+                let text = match &messages[0].content {
+                    Content::Text(text) => Some(&text.0),
+                    Content::Parts(parts) => parts[0].text.as_ref().map(|text| &text.0),
+                    Content::None => None,
+                };
+                prop_assert_eq!(text.map(|text| &**text), expected.as_str());
+            }
+            (Err(_), Err(error)) => {
+                prop_assert!(error.message.starts_with("could not parse"), "{}", error.message);
+            }
+            (read, found) => prop_assert!(false, "{body:?}: {read:?} but {found:?}"),
+        }
+    }
+
     #[test]
     fn any_bytes_are_a_view_or_a_400(
         bytes in proptest::collection::vec(any::<u8>(), 0..300),
