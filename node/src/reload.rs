@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use grapevine_discovery::label::to_write;
 use grapevine_gossip::worker::{Labels, Source, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, ChangeError};
@@ -49,8 +49,8 @@ pub struct Reload {
     pub left_out: LeftOut,
     /// Workers of which the log said that the cluster knows something else of them.
     pub said_to_differ: BTreeSet<WorkerId>,
-    /// What became of the latest reading, where it was refused.
-    pub refused: RefusedConfig,
+    /// What readings have shown.
+    pub readings: Arc<Readings>,
     /// Workers of which the log said that labels of the configuration are refused.
     pub said_unlabelled: BTreeSet<WorkerId>,
     /// Is told once the labels that the configuration declares are in the registry, or were refused.
@@ -92,8 +92,14 @@ pub type Apply = Box<dyn Fn(&Config) + Send + Sync>;
 /// An operator's wish to have it read, and where the outcome goes: what it did, or why nothing was taken over.
 pub type Wish = oneshot::Sender<Result<Reloaded, String>>;
 
-/// The latest reading of the configuration, where it was refused and the former one stays; none once one was taken over.
-pub type RefusedConfig = Arc<ArcSwapOption<RefusedReading>>;
+/// What readings of the configuration have shown since the start.
+#[derive(Debug, Default)]
+pub struct Readings {
+    /// The latest one, where it was refused and the former configuration stays; none once one was taken over.
+    pub refused: ArcSwapOption<RefusedReading>,
+    /// Settings that the latest one that was taken over says otherwise than what runs: only a restart brings them into use.
+    pub waiting: ArcSwap<Vec<String>>,
+}
 
 /// A reading of the configuration that changed nothing.
 #[derive(Debug)]
@@ -178,7 +184,11 @@ impl Reload {
                 at: Instant::now(),
                 why: why.chars().take(WHY_CHARS_MAX).collect(),
             });
-            self.refused.store(refused.map(Arc::new));
+            self.readings.refused.store(refused.map(Arc::new));
+            if let Ok(reloaded) = &reloaded {
+                let waiting = reloaded.needs_restart.clone();
+                self.readings.waiting.store(Arc::new(waiting));
+            }
             if let Some(wish) = wish {
                 // The operator may have left.
                 let _ = wish.send(reloaded);

@@ -75,7 +75,7 @@ use crate::log_limit::LogLimit;
 use crate::memory::Memory;
 use crate::page::sampler::Recorder;
 use crate::readiness::Readiness;
-use crate::reload::{RefusedConfig, Wish};
+use crate::reload::{Readings, Wish};
 use crate::seats::{Counts, SeatLimits, Seats};
 use crate::shutdown::Phase;
 use crate::standing::LostTasks;
@@ -124,8 +124,8 @@ pub struct Admin {
     pub connector: Arc<Connector>,
     /// Wishes for a reading of the configuration.
     pub reload: mpsc::Sender<Wish>,
-    /// The latest one, where it was refused.
-    pub refused_config: RefusedConfig,
+    /// What readings have shown.
+    pub readings: Arc<Readings>,
     /// Fingerprint of the settings that must be equal on all replicas.
     pub settings: Live<String>,
     /// What the configuration says of this replica.

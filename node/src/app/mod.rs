@@ -40,7 +40,7 @@ use self::tasks::{ForOperators, ReloadParts, start_admin, start_tasks, wishes};
 use crate::all_metrics::AllMetrics;
 use crate::config::{Config, Layers};
 use crate::logging;
-use crate::reload::RefusedConfig;
+use crate::reload::Readings;
 use crate::service_manager::ServiceManager;
 use crate::shutdown::{Shutdown, ShutdownLimits};
 use crate::standing::Standing;
@@ -106,7 +106,7 @@ async fn run_known(
     };
     let followed = start_cluster(base, &ways.connector, heard, gossip.caches)?;
     let (reload, wished) = wishes();
-    let refused = RefusedConfig::default();
+    let readings = Arc::<Readings>::default();
     let announcement = announcement(&replica, &listeners, gossip.agent.local_addr())?;
     let discovered = start_discovery(base, &followed, &ways.connector, listeners.pings);
     let data = listeners.data.local_addr()?;
@@ -128,7 +128,7 @@ async fn run_known(
         metrics: listeners.metrics,
         exporter: collectors.exporter,
         reload,
-        refused_config: RefusedConfig::clone(&refused),
+        readings: Arc::clone(&readings),
     };
     let connector = Arc::clone(&ways.connector);
     start_admin(
@@ -146,7 +146,7 @@ async fn run_known(
         apply: changes.take(),
         hangups,
         wished,
-        refused,
+        readings,
         labelled,
     };
     start_tasks(base, reloading);

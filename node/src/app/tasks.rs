@@ -23,7 +23,7 @@ use crate::listener::Door;
 use crate::log_limit::LogLimit;
 use crate::metrics::export::Exporter;
 use crate::page::sampler::{Recorder, Sampler, SamplerParts};
-use crate::reload::{Apply, RefusedConfig, Reload, Wish};
+use crate::reload::{Apply, Readings, Reload, Wish};
 use crate::shutdown::Phase;
 use crate::upstream::Connector;
 
@@ -47,8 +47,8 @@ pub(super) struct ReloadParts {
     pub(super) hangups: Signal,
     /// Wishes of operators.
     pub(super) wished: mpsc::Receiver<Wish>,
-    /// Where a refused reading is noted.
-    pub(super) refused: RefusedConfig,
+    /// Where it is noted what readings show.
+    pub(super) readings: Arc<Readings>,
     /// Is told when the labels of configured workers were written.
     pub(super) labelled: watch::Sender<bool>,
 }
@@ -65,7 +65,7 @@ pub(super) fn start_tasks(base: Base<'_>, parts: ReloadParts) {
         metrics: base.metrics.operators.clone(),
         left_out: LeftOut::default(),
         said_to_differ: BTreeSet::new(),
-        refused: parts.refused,
+        readings: parts.readings,
         said_unlabelled: BTreeSet::new(),
         labelled: parts.labelled,
     };
@@ -93,8 +93,8 @@ pub(super) struct ForOperators {
     pub(super) exporter: Option<Exporter>,
     /// Wishes for a reading of the configuration.
     pub(super) reload: mpsc::Sender<Wish>,
-    /// The latest reading, where it was refused.
-    pub(super) refused_config: RefusedConfig,
+    /// What readings of the configuration have shown.
+    pub(super) readings: Arc<Readings>,
 }
 
 /// Opens the admin port, and that of metrics where there is one, and sends metrics to a collector where that is wanted.
@@ -129,7 +129,7 @@ pub(super) fn start_admin(
         credentials: discovered.credentials,
         connector,
         reload: operators.reload,
-        refused_config: operators.refused_config,
+        readings: operators.readings,
         token: base.live(|config| config.admin.token.clone()),
         uninvited: LogLimit::default(),
         admin_gate: base

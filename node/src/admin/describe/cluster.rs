@@ -51,6 +51,8 @@ pub(in crate::admin) struct ClusterView {
     twins: Vec<TwinView>,
     /// The latest reading of its configuration, where that was refused and the former one stays.
     refused_config: Option<RefusedConfigView>,
+    /// Settings that its file says otherwise than what runs, until a restart.
+    needs_restart: Vec<String>,
     /// Its changed files that it cannot use, so that the former ones stay: `keys`, or as the metric of TLS names them.
     refused_files: Vec<&'static str>,
     /// Request bodies that it sends to no worker, since workers ended with them.
@@ -278,8 +280,10 @@ impl Admin {
             silent_seeds: self.describe_silent_seeds(&view),
             lost_sources: self.board.lost(),
             twins: self.agent.twins().into_iter().map(TwinView::from).collect(),
+            needs_restart: self.readings.waiting.load().to_vec(),
             refused_config: self
-                .refused_config
+                .readings
+                .refused
                 .load()
                 .as_deref()
                 .map(RefusedConfigView::from),

@@ -141,13 +141,19 @@ pub(super) fn is_accepted(
 ) -> bool {
     let mut issuers = authorities.iter().map(|authority| &authority.subject);
     let is_known = issuers.any(|subject| *subject == leaf.issuer);
-    is_known && !revoked.contains_key(&leaf.serial) && leaf.until > SystemTime::now()
+    let is_its_time = (leaf.from..leaf.until).contains(&SystemTime::now());
+    is_known && !revoked.contains_key(&leaf.serial) && is_its_time
 }
 
 fn time(certificate: &Certificate, renew: &str) -> String {
     let days = days_left(certificate.until);
-    if certificate.until <= SystemTime::now() {
+    let now = SystemTime::now();
+    if certificate.until <= now {
         format!("EXPIRED; `{renew}`")
+    } else if certificate.from > now {
+        // Signed by a clock that is ahead of this one.
+        let from = humantime::format_rfc3339_seconds(certificate.from);
+        format!("NOT YET valid, from {from} on; `{renew}`")
     } else if days < SOON_DAYS {
         format!("expires SOON, {days} days left; `{renew}`")
     } else {

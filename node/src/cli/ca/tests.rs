@@ -1,5 +1,6 @@
 //! The directory of `grapevine ca` through a cluster's life.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -95,6 +96,19 @@ fn an_issued_certificate_is_shown_as_valid() {
     assert!(show(&demo, &names(&["r2"]), false).is_err());
     assert_eq!(fs::read_dir(&demo.dir).expect("a directory").count(), 6);
     drop(dir);
+}
+
+#[test]
+fn a_certificate_of_a_clock_that_is_ahead_is_not_accepted_yet() {
+    let (_dir, store) = with(&["r1"]);
+    let ca = read(&store.ca()).expect("an authority");
+    let authorities = certificates_in("ca.pem", &ca).expect("certificates");
+    let authorities: Vec<_> = authorities.into_iter().map(|(_, found)| found).collect();
+    let mut leaf = store.leaf("r1").expect("readable").expect("there");
+    leaf.from = SystemTime::now() + Duration::from_hours(24);
+    let state = state(&leaf, "r1", &authorities, &BTreeMap::new());
+    assert!(state.starts_with("NOT YET valid, from 20"), "{state}");
+    assert!(!is_accepted(&leaf, &authorities, &BTreeMap::new()));
 }
 
 #[test]

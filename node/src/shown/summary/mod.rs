@@ -13,7 +13,7 @@ use super::trouble::{
     replica_trouble, worker_trouble,
 };
 use super::words::{self, count, named};
-use super::{field, rows, seconds};
+use super::{clean, field, rows, seconds};
 
 /// So small a part of a minute's requests may fail before somebody is to look.
 const FAILED_SHARE_MAX: f64 = 0.01;
@@ -95,6 +95,7 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
     }
     let unserved = unserved(&cluster["minute"]);
     text.push_str(unserved.as_ref().map_or("", |(text, _)| text));
+    text.push_str(&waiting_settings(cluster));
     Summary {
         text,
         is_wrong: is_wrong
@@ -116,6 +117,22 @@ fn note_on_worker(worker: &Value) -> Option<(String, &'static str, Option<u64>)>
         return None;
     };
     Some((field(worker, "id"), what, lasts))
+}
+
+/// Settings that the asked replica read again, and that only a restart brings into use: to be known, while nothing is wrong.
+fn waiting_settings(cluster: &Value) -> String {
+    let names = rows(cluster, "needs_restart")
+        .iter()
+        .filter_map(Value::as_str);
+    let names: Vec<_> = names.map(|name| clean(name).into_owned()).collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    let replica = field(cluster, "replica");
+    format!(
+        "; {replica} will use its new {} after a restart",
+        named(&names)
+    )
 }
 
 /// Clients that were not served within the last minute, at this replica: what they got, and whether that is more than

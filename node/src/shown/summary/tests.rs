@@ -172,6 +172,20 @@ fn a_configuration_that_was_refused_is_told_with_the_reason() {
 }
 
 #[test]
+fn settings_that_wait_for_a_restart_are_told_and_are_no_fault() {
+    let cluster = json!({
+        "digest": "d", "settings": "s", "replica": "r1", "replicas": [replica("r1", true, true, "d")],
+        "needs_restart": ["gossip.port", "listen.threads"],
+    });
+    let found = summary(&cluster, &[worker("w1", "active", "good", 9)]);
+    assert_eq!(
+        found.text,
+        "1 replica; 1 worker usable; r1 will use its new gossip.port, listen.threads after a restart"
+    );
+    assert!(!found.is_wrong);
+}
+
+#[test]
 fn tasks_that_a_bug_ended_are_named() {
     let of = |tasks: &[&str]| {
         let cluster = json!({
