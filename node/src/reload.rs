@@ -30,6 +30,7 @@ use crate::metrics::{Counter, ResultLabels};
 use crate::shown::difference::overrules;
 use crate::shutdown::Phase;
 use crate::upstream::Connector;
+use crate::warmup::WarmUps;
 
 /// What reads the configuration again, and acts on it.
 pub struct Reload {
@@ -43,6 +44,8 @@ pub struct Reload {
     pub connector: Arc<Connector>,
     /// Hands settings to the parts that use them.
     pub apply: Apply,
+    /// Warms workers that join.
+    pub warm_ups: Arc<WarmUps>,
     /// Where to count.
     pub metrics: OperatorMetrics,
     /// What is said of workers that are not in the cluster.
@@ -216,7 +219,7 @@ impl Reload {
         let entries = self.agent.entries_of(&Source::Config).into_iter();
         let known = entries.filter_map(|entry| Some((entry.id, entry.spec?)));
         known
-            .filter(|(id, spec)| declared.get(id) != Some(&**spec))
+            .filter(|(id, spec)| !declared.get(id).is_some_and(|of| spec.is_as_wanted(of)))
             .map(|(id, spec)| (id, WorkerSpec::clone(&spec)))
             .collect()
     }
@@ -313,7 +316,7 @@ impl Reload {
         labels: Vec<(WorkerId, Labels)>,
         gone: Vec<WorkerId>,
     ) -> anyhow::Result<()> {
-        let put = self.put(put, labels).await;
+        let put = self.put(self.warm_ups.joining(put), labels).await;
         say_unlabelled(put.context("nothing of the file was taken over")?);
         if !gone.is_empty() {
             self.agent.remove_workers(gone, Source::Config).await?;

@@ -229,6 +229,36 @@ async fn prompts_are_there_before_their_requests() {
     invariants::hold(&cluster, &workers, &[]).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_of_a_file_that_is_read_again_is_warmed_too() {
+    let (cluster, workers) = plan_and_workers("\"30s\"").await;
+    let new = &workers[WORKERS];
+    let traffic = Traffic::start(&cluster, &[0, 1, 2]);
+    all_are_hot(&cluster, 0).await;
+    let file = std::fs::read_to_string(cluster.config()).expect("it is there");
+    let url = new.url();
+    let more = format!("{file}\n[[worker]]\nurl = \"{url}\"\nmodels = [\"{MODEL}\"]\n");
+    std::fs::write(cluster.config(), more).expect("a file can be written");
+    let admin = format!("http://{}", cluster.replicas[0].admin().0);
+    let reload = ["config", "reload", "--json", "--admin", &admin];
+    let read_again = async || {
+        let told = grapevine_tests::process::run(&reload).await;
+        assert_eq!(told.code, Some(0), "{}", told.text);
+        serde_json::from_str::<Value>(&told.text).expect("JSON")
+    };
+    assert_eq!(read_again().await["put"], 1);
+    is_everywhere(&cluster, &url, "active").await;
+    joins_all_rings(&cluster, &url).await;
+    tenants_come(new, 2).await;
+    let cold = first_of_each_tenant(new);
+    assert!(cold.values().all(|cached| *cached > 0), "{cold:?}");
+    // That it was warmed is no other description.
+    let again = read_again().await;
+    assert_eq!((&again["put"], &again["differs"]), (&json!(0), &json!([])));
+    traffic.end().await;
+    invariants::hold(&cluster, &workers, &[]).await;
+}
+
 /// A worker that was removed and comes back with its cache says so by its KV events: it is not made to compute again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_worker_holds_is_not_sent_again() {

@@ -131,6 +131,7 @@ async fn run_known(
         readings: Arc::clone(&readings),
     };
     let connector = Arc::clone(&ways.connector);
+    let warm_ups = Arc::clone(&followed.warm_ups);
     start_admin(
         base, followed, discovered, limits, opened, connector, operators,
     );
@@ -144,6 +145,7 @@ async fn run_known(
         layers: origin,
         connector: ways.connector,
         apply: changes.take(),
+        warm_ups,
         hangups,
         wished,
         readings,

@@ -26,6 +26,7 @@ use crate::page::sampler::{Recorder, Sampler, SamplerParts};
 use crate::reload::{Apply, Readings, Reload, Wish};
 use crate::shutdown::Phase;
 use crate::upstream::Connector;
+use crate::warmup::WarmUps;
 
 /// Wishes for a reading of the configuration that wait.
 const WISHES_MAX: usize = 8;
@@ -43,6 +44,8 @@ pub(super) struct ReloadParts {
     pub(super) connector: Arc<Connector>,
     /// Hands settings to the parts that use them.
     pub(super) apply: Apply,
+    /// Warms workers that join.
+    pub(super) warm_ups: Arc<WarmUps>,
     /// Hang-ups of this process.
     pub(super) hangups: Signal,
     /// Wishes of operators.
@@ -62,6 +65,7 @@ pub(super) fn start_tasks(base: Base<'_>, parts: ReloadParts) {
         agent: Arc::clone(agent),
         connector: parts.connector,
         apply: parts.apply,
+        warm_ups: parts.warm_ups,
         metrics: base.metrics.operators.clone(),
         left_out: LeftOut::default(),
         said_to_differ: BTreeSet::new(),

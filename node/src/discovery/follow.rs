@@ -18,7 +18,7 @@ use crate::metrics::ActionLabels;
 use crate::shutdown::Phase;
 use crate::upstream::Connector;
 use crate::upstream::address::Address;
-use crate::warmup::{WARMED_TOGETHER_MAX, WarmUps};
+use crate::warmup::WarmUps;
 
 /// Changes are gathered for so long: a rollout is a few writes, not one for each pod.
 const GATHER: Duration = Duration::from_millis(200);
@@ -161,7 +161,7 @@ impl Follow {
         let view = self.parts.agent.view();
         // What is new may find no room, which must not keep those that are known from being drained.
         let is_known = |id: &WorkerId| view.worker(id).is_some();
-        let (known, new) = partition(self.joining(step.put), is_known);
+        let (known, new) = partition(self.parts.warm_ups.joining(step.put), is_known);
         let (of_known, of_new) = partition(step.label, is_known);
         for (workers, labels) in [(known, of_known), (new, of_new)] {
             if let Err(error) = self.declare(workers, labels).await {
@@ -210,19 +210,6 @@ impl Follow {
             tracing::debug!(worker = %id, source, %error, "labels of a discovered worker were not taken over");
         }
         Ok(())
-    }
-
-    /// The same, where a new worker is warmed if there are few of them.
-    fn joining(&self, put: Vec<(WorkerId, WorkerSpec)>) -> Vec<(WorkerId, WorkerSpec)> {
-        if put.len() > WARMED_TOGETHER_MAX {
-            return put;
-        }
-        let join = |(id, spec): (WorkerId, WorkerSpec)| {
-            let mut raw = spec.to_raw();
-            raw.state = self.parts.warm_ups.joining_state(&id, &spec);
-            (id, WorkerSpec::new(raw).unwrap_or(spec))
-        };
-        put.into_iter().map(join).collect()
     }
 
     fn count(&self, action: &'static str, workers: usize) {

@@ -172,6 +172,19 @@ impl WarmUps {
         }
     }
 
+    /// Workers as they join: the new ones in [`Self::joining_state`], if there are few of them.
+    pub fn joining(&self, put: Vec<(WorkerId, WorkerSpec)>) -> Vec<(WorkerId, WorkerSpec)> {
+        if put.len() > WARMED_TOGETHER_MAX {
+            return put;
+        }
+        let join = |(id, spec): (WorkerId, WorkerSpec)| {
+            let mut raw = spec.to_raw();
+            raw.state = self.joining_state(&id, &spec);
+            (id, WorkerSpec::new(raw).unwrap_or(spec))
+        };
+        put.into_iter().map(join).collect()
+    }
+
     /// How far this replica is with warming a worker; `None` if it does not.
     pub fn progress(&self, id: &WorkerId) -> Option<Progress> {
         self.running().get(id).copied()
