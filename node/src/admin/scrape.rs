@@ -93,11 +93,15 @@ impl Admin {
         let upstream = self.metrics.of_upstream();
         let is_served =
             |model: &str| [OTHER, UNKNOWN].contains(&model) || fleet.pool(model).is_some();
-        for worker in fleet.workers() {
+        for member in fleet.members() {
+            let worker = &member.worker;
             upstream.keep_models(worker, is_served);
             let own = i64::from(worker.load.own().requests);
             let of_cluster = self.cluster.load_of(worker).exact_requests;
-            others.verdicts.count(worker);
+            // One that is drained is about to end, and nobody has to look then.
+            if !member.draining {
+                others.verdicts.count(worker);
+            }
             others.paused += i64::from(worker.pause().is_some());
             if worker.has_series() {
                 let show = || {

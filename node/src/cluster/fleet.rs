@@ -111,9 +111,14 @@ impl Fleet {
     }
 
     /// All workers: those that can answer, those that only compute prompts, those that join; each part sorted by id.
-    pub fn workers(&self) -> impl Iterator<Item = &Arc<Worker>> {
+    pub fn members(&self) -> impl Iterator<Item = &PoolMember> {
         let members = self.whole.members.iter().chain(&self.prefill_only.members);
-        members.chain(&self.joining).map(|member| &member.worker)
+        members.chain(&self.joining)
+    }
+
+    /// The same without what the fleet knows of them.
+    pub fn workers(&self) -> impl Iterator<Item = &Arc<Worker>> {
+        self.members().map(|member| &member.worker)
     }
 
     /// Workers that are being warmed up: known and probed, but in no ring.

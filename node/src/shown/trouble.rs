@@ -54,14 +54,21 @@ pub(super) fn replica_trouble(replica: &Value, ring: &str, settings: &str) -> Op
 }
 
 /// What is wrong with a worker, if anything is: as this replica found out, or as others say. Draining and warming are
-/// nobody's trouble.
+/// nobody's trouble: one that is drained ends when it has answered, as it was told to.
 pub fn worker_trouble(worker: &Value) -> Option<&'static str> {
-    let doubt = worker["doubted"].as_str();
+    let doubt = worker["doubted"].as_str().filter(|_| !is_drained(worker));
     own_trouble(worker).or_else(|| doubt.and_then(trouble_of_doubt))
+}
+
+fn is_drained(worker: &Value) -> bool {
+    worker["state"] == "draining"
 }
 
 /// What this replica found out of it by itself.
 pub fn own_trouble(worker: &Value) -> Option<&'static str> {
+    if is_drained(worker) {
+        return None;
+    }
     let check = worker["failed_check"].as_str();
     let verdict = worker["verdict"].as_str()?;
     let trouble = match is_on_trial(worker) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use grapevine_gossip::worker::WorkerSpec;
+use grapevine_gossip::worker::{State, WorkerSpec};
 
 use super::marks::{Kind, Mark, Subject};
 use crate::shown::difference;
@@ -297,6 +297,8 @@ fn changes_of_worker(was: &WorkerSeen, is: &WorkerSeen) -> Vec<(Kind, String)> {
         changes.extend(parts.map(|change| (Kind::Change, format!("was changed, {change}"))));
     }
     match (was.trouble, is.trouble) {
+        // Of one that is drained nobody asks how it is.
+        (Some(_), None) if is.spec.state() == State::Draining => {}
         (Some(was), None) => changes.push((Kind::Repair, format!("is well again (was {was})"))),
         (was, Some(is)) if was != Some(is) => changes.push((Kind::Fault, format!("is {is}"))),
         _ => {}
@@ -306,7 +308,7 @@ fn changes_of_worker(was: &WorkerSeen, is: &WorkerSeen) -> Vec<(Kind, String)> {
 
 #[cfg(test)]
 mod tests {
-    use grapevine_gossip::worker::{RawWorker, State};
+    use grapevine_gossip::worker::RawWorker;
 
     use super::*;
 
@@ -496,5 +498,28 @@ mod tests {
             "change: w1 was changed, max_in_flight: none -> 8",
         ];
         check(spec(drained), &both);
+    }
+
+    #[test]
+    fn one_in_trouble_that_is_drained_is_not_well_again() {
+        let seen = |state: State, trouble| WorkerSeen {
+            trouble,
+            spec: spec(|raw| raw.state = state),
+        };
+        let mut watcher = Watcher::default();
+        let mut check = |now: WorkerSeen, expected: &[&str]| {
+            let marks = watcher.workers(AT, BTreeMap::from([("w1".to_owned(), now)]));
+            assert_eq!(texts(&marks), expected);
+        };
+        check(seen(State::Active, Some("unreachable")), &[]);
+        check(
+            seen(State::Draining, None),
+            &["change: w1 is draining (was active)"],
+        );
+        let back = [
+            "fault: w1 is unreachable",
+            "change: w1 is active (was draining)",
+        ];
+        check(seen(State::Active, Some("unreachable")), &back);
     }
 }

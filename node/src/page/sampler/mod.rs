@@ -147,9 +147,12 @@ impl Sampler {
         let workers = fleet.workers().filter_map(|worker| {
             let report = worker.health.report();
             let check = report.failed.as_ref().map(|(how, _)| how.as_str());
+            let spec = Arc::clone(&view.worker(&worker.id)?.spec);
+            let trouble = trouble_of_verdict(report.verdict.as_str(), check);
             let seen = WorkerSeen {
-                trouble: trouble_of_verdict(report.verdict.as_str(), check),
-                spec: Arc::clone(&view.worker(&worker.id)?.spec),
+                // As in the other pictures: a worker that is drained may end.
+                trouble: trouble.filter(|_| spec.state() != State::Draining),
+                spec,
             };
             Some((worker.id.to_string(), seen))
         });

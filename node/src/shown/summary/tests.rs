@@ -399,6 +399,13 @@ fn models_that_no_usable_worker_serves_are_named() {
     let found = summary(&cluster, &[of("w1", "good", "a"), drained]);
     let text = "1 replica; 1 of 2 workers usable; no usable worker for 1 model: b";
     assert_eq!((found.text.as_str(), found.is_wrong), (text, true));
+    // That it ends is what it was told to.
+    let mut ended = of("w2", "unreachable", "a");
+    (ended["state"], ended["failed_check"]) = ("draining".into(), "refused".into());
+    ended["doubted"] = "unreachable".into();
+    let found = summary(&cluster, &[of("w1", "good", "a"), ended]);
+    let text = "1 replica; 1 of 2 workers usable";
+    assert_eq!((found.text.as_str(), found.is_wrong), (text, false));
     // One that came just now is asked for its models: what is said of them would be a guess.
     let mut new = of("w2", "good", "b");
     for (age_s, is_wrong) in [(3, false), (10, true)] {

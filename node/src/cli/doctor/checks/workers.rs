@@ -233,7 +233,7 @@ fn refuses_key(worker: &Value) -> bool {
 fn remedy(trouble: &str) -> &'static str {
     match trouble {
         "refusing connections" => {
-            "no process listens there: start the engine, or grapevine workers remove URL"
+            "no process listens there: start the engine; one that is gone for good leaves with its source, or, where you declared it, by grapevine workers remove URL"
         }
         "without an address" => "its name does not resolve here: look at DNS, or at the spelling",
         "unreachable" | "not answering checks" => {
