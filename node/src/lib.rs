@@ -21,6 +21,7 @@ pub mod discovery;
 pub mod fault_injection;
 pub mod follow;
 pub mod http;
+pub mod keep_alive;
 pub mod kv_events;
 pub mod lag;
 pub mod lanes;

@@ -236,6 +236,38 @@ async fn without_descriptors_the_idle_leave_and_the_busy_stay() {
     house.close().await;
 }
 
+/// Nobody comes, so no accept fails: it is the connection to the worker that there is no file for.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_descriptors_for_a_worker_the_idle_leave() {
+    const CLIENTS: usize = 96;
+    let house = House::of(Plan::default(), vec![quick()]).await;
+    let replica = &house.cluster.replicas[0];
+    let live = request("GET", "/liveness", &[], b"");
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut client = Connection::open(house.data()).await;
+        client.send(&live).await.expect("taken");
+        let answer = client.response().await.expect("answered");
+        assert_eq!(answer.head.status, 200);
+        clients.push(client);
+    }
+    // A new file takes the lowest number that is free, and none is below this one.
+    let process = replica.process();
+    process.limit_descriptors(process.descriptors() - 8);
+    let mut asking = clients.pop().expect("one of them");
+    let body = chat("how are you", 1).to_string();
+    let post = request("POST", CHATS, &[], body.as_bytes());
+    asking.send(&post).await.expect("taken");
+    let answer = asking.response_within(LIMIT).await.expect("in time");
+    let answer = answer.expect("answered");
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    let metrics = replica.admin().metrics().await;
+    assert!(metrics.sum("grapevine_limits_reached_total", "\"sockets\"") > 0.0);
+    assert!(metrics.sum("grapevine_connections_shed_total", "\"data\"") > 0.0);
+    drop(clients);
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn short_of_memory_new_requests_are_shed_but_one() {
     // Less memory than any process uses.

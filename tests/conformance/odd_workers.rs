@@ -142,6 +142,56 @@ async fn curt_worker() -> (String, JoinSet<()>) {
     (url, serving)
 }
 
+/// A worker that answers checks, and of each refusal sends the head alone.
+async fn halting_worker() -> (String, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let checked = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+    let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 90\r\n\r\n";
+    let mut serving = JoinSet::new();
+    serving.spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut read = vec![0; 16 << 10];
+            if let Ok(1..) = stream.read(&mut read).await {
+                let answer = match read.starts_with(b"GET") {
+                    true => checked,
+                    false => head,
+                };
+                // The router may have left.
+                let _ = stream.write_all(answer.as_bytes()).await;
+                open.push(stream);
+            }
+        }
+    });
+    (url, serving)
+}
+
+/// Its status says what is to be done, and its body might never come: a plain request has no limit but its worker's life.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_whose_body_does_not_come_is_tried_elsewhere() {
+    let (url, _serving) = halting_worker().await;
+    let plan = Plan::default()
+        .worker(&url, &[MODEL])
+        .set("health.interval", "\"1h\"")
+        .set("retry.budget", "1.0")
+        .set("breaker.enabled", "false");
+    let house = House::of(plan, vec![quick()]).await;
+    let refused = async || {
+        let metrics = house.cluster.replicas[0].admin().metrics().await;
+        metrics.sum("grapevine_attempts_total", "result=\"status\"")
+    };
+    // As good as surely one of them is for the halting one.
+    for chat in chat::distinct(48) {
+        let answer = http1::post(house.data(), CHATS, &chat).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        if refused().await > 0.0 {
+            return;
+        }
+    }
+    panic!("the halting one was not asked");
+}
+
 /// Nothing of a short JSON answer is of use without its end, so nothing of it is passed on before.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_answer_in_chunks_that_breaks_off_is_another_workers() {

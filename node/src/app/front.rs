@@ -23,6 +23,7 @@ use crate::proxy::cors::Cors;
 use crate::proxy::realtime::Sessions;
 use crate::proxy::{Proxy, ProxyParts};
 use crate::readiness::{Condition, Lack, Readiness, ReadinessParts};
+use crate::seats::Seats;
 use crate::trace::Tracing;
 
 /// The data port, open.
@@ -75,6 +76,7 @@ pub(super) fn start_front(
             followed,
             limits,
             Arc::clone(&memory),
+            Arc::clone(&seats),
             &readiness,
             clients.tracing,
         ))),
@@ -130,6 +132,7 @@ fn proxy_parts(
     followed: &Followed,
     limits: &Limits,
     memory: Arc<Memory>,
+    seats: Arc<Seats>,
     readiness: &Arc<Readiness>,
     tracing: Option<Arc<Tracing>>,
 ) -> ProxyParts {
@@ -158,6 +161,7 @@ fn proxy_parts(
         memory,
         readiness: Arc::clone(readiness),
         quarantine: Arc::clone(&limits.quarantine),
+        seats,
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Duration, timeout};
 
 use super::metrics::Fault;
+use crate::keep_alive::KeepAlive;
 use crate::upstream::Worker;
 
 /// Largest message: a payload of [`PAYLOAD_BYTES_MAX`], its topic and its number.
@@ -24,8 +25,12 @@ pub(super) const PAYLOAD_BYTES_MAX: usize = 4 << 20;
 const READ_BYTES: usize = 64 << 10;
 /// How long dialling may take, the handshake, and each write.
 const STEP_MAX: Duration = Duration::from_secs(5);
-/// A connection of which nothing is heard is looked at after this time, at so many times, and then given up.
-const KEEP_ALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration::from_secs(5), 3);
+/// Nothing but this says that an engine has vanished: it may have no event for hours.
+const KEEP_ALIVE: KeepAlive = KeepAlive {
+    after: Duration::from_secs(10),
+    every: Duration::from_secs(5),
+    times: 3,
+};
 
 /// Why a connection ended, or did not begin.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +81,7 @@ impl Connection {
         let host = endpoint.host.as_deref().unwrap_or(own);
         let dialled = worker.connector.dial_plain(host, endpoint.port, STEP_MAX);
         let stream = dialled.await.map_err(End::Unreachable)?;
-        keep_alive(&stream)?;
+        KEEP_ALIVE.set(&stream)?;
         Self::over(stream, socket_type).await
     }
 }
@@ -144,16 +149,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         Ok(())
     }
-}
-
-/// A host that vanished without a word is noticed, though nothing is ever sent to it.
-fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    let (time, interval, retries) = KEEP_ALIVE;
-    let settings = socket2::TcpKeepalive::new()
-        .with_time(time)
-        .with_interval(interval)
-        .with_retries(retries);
-    socket2::SockRef::from(stream).set_tcp_keepalive(&settings)
 }
 
 /// Reads `[..., topic, number, payload]`; the topic may be missing, in replays of early releases.

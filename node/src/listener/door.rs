@@ -8,9 +8,11 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
+use crate::keep_alive;
 use crate::log_limit::LogLimit;
 use crate::metrics::refusals::RefusalMetrics;
 use crate::seats::{Seat, Seats};
+use crate::upstream::is_own_lack;
 
 /// After a failed accept (no file descriptors left, mostly) before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -31,6 +33,9 @@ pub struct Door {
 impl Door {
     /// `listener` is bound.
     pub fn new(listener: TcpListener, seats: Arc<Seats>, refusals: RefusalMetrics) -> Self {
+        if let Err(error) = keep_alive::OF_REQUESTS.set(&listener) {
+            tracing::warn!(%error, "clients that vanish without a word will not be noticed");
+        }
         Self {
             listener,
             seats,
@@ -47,12 +52,15 @@ impl Door {
                 Ok((stream, peer, Some(seat))) => return (stream, peer, seat),
                 // Its address is at its limit: it is closed without an answer.
                 Ok((_, _, None)) => self.refusals.limit_reached("connections_per_address"),
+                // Its client has left the queue: nothing is short.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     if self.failures.allows_line() {
                         tracing::warn!(%error, "accept failed; going on");
                     }
                     self.refusals.limit_reached("accept");
-                    let relieved = self.seats.relieve();
+                    // What a sandbox forbids is no more allowed with fewer connections.
+                    let relieved = is_own_lack(&error) && self.seats.relieve();
                     sleep(if relieved { LEAVE_PAUSE } else { ACCEPT_PAUSE }).await;
                 }
             }

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::sleep;
 
 use super::budget::Budget;
 use super::deaths::Deaths;
@@ -15,8 +17,12 @@ use crate::cluster::quarantine::Quarantine;
 use crate::config::{FailoverConfig, LimitConfig, RetryConfig, TimeoutConfig, TransferConfig};
 use crate::live::Live;
 use crate::log_limit::LogLimit;
+use crate::seats::Seats;
 use crate::upstream::Worker;
 use crate::upstream::probe_parts::Learned;
+
+/// For a goodbye of clients that are asked to leave.
+const LEAVE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Shared by all requests, and by the streams that move.
 #[derive(Debug)]
@@ -47,6 +53,8 @@ pub(super) struct Dispatch {
     pub(super) limits: Live<LimitConfig>,
     /// Where to count.
     pub(super) metrics: Arc<ProxyMetrics>,
+    /// Connections of clients, of which idle ones leave when open files run out.
+    pub(super) seats: Arc<Seats>,
     /// Of connections to workers for which this replica has no socket.
     pub(super) no_socket: LogLimit,
     /// Of answers that are pages for people.
@@ -68,6 +76,27 @@ impl Dispatch {
                 "a worker answers a request with a web page: is a proxy before it that wants a log-in, or no engine at its \
                  address?"
             );
+        }
+    }
+
+    /// Closes what is idle, towards workers and clients, where open files or memory have run out; false: something else has,
+    /// or nothing was idle.
+    pub(super) async fn relieve(&self, why: &io::Error) -> bool {
+        if why.kind() == io::ErrorKind::AddrNotAvailable {
+            return false;
+        }
+        let cleared = {
+            let fleet = self.cluster.fleet();
+            let resting = fleet.workers().filter(|worker| worker.idle.resting() > 0);
+            resting.map(|worker| worker.idle.clear()).count()
+        };
+        match (self.seats.relieve(), cleared) {
+            (_, 1..) => true,
+            (false, 0) => false,
+            (true, 0) => {
+                sleep(LEAVE_PAUSE).await;
+                true
+            }
         }
     }
 

@@ -84,6 +84,7 @@ use crate::live::Live;
 use crate::log_limit::LogLimit;
 use crate::memory::Memory;
 use crate::readiness::Readiness;
+use crate::seats::Seats;
 use crate::shutdown::{Cutoff, Phase};
 use crate::tenants::Keys;
 use crate::trace::Tracing;
@@ -139,6 +140,8 @@ pub struct ProxyParts {
     pub readiness: Arc<Readiness>,
     /// Requests that no worker gets.
     pub quarantine: Arc<Quarantine>,
+    /// Connections of clients.
+    pub seats: Arc<Seats>,
 }
 
 /// The data port's request handler.
@@ -193,6 +196,7 @@ impl Proxy {
             failover: parts.failovers.config().clone(),
             limits: parts.limits.clone(),
             metrics: parts.metrics,
+            seats: parts.seats,
             no_socket: LogLimit::default(),
             web_pages: LogLimit::default(),
         };

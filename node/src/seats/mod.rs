@@ -218,9 +218,13 @@ impl Seats {
     fn shed(&self, table: &mut Table, count: usize, may: impl Fn(&TakenSeat) -> bool) -> usize {
         let share = u64::from(self.limits.capacity) * u64::from(self.limits.share_percent) / 100;
         let idle = table.seats.iter().filter_map(|(&id, taken)| {
+            // First what stands in the table itself: the progress of each seat is memory of its own.
+            if taken.is_leaving || !may(taken) {
+                return None;
+            }
             let since = taken.progress.idle_since()?;
             let held = u64::from(table.held.get(&taken.holder).copied().unwrap_or_default());
-            (!taken.is_leaving && may(taken)).then_some(Idle {
+            Some(Idle {
                 is_within_share: taken.holder.is_none() || held <= share,
                 since,
                 id,

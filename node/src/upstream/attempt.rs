@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::connection::{AnswerBody, Connection, SendError, Switched, WorkerRequest};
 pub use super::failure::{Failure, is_retryable};
@@ -37,6 +37,8 @@ const HELD_ANSWER_BYTES_MAX: usize = 64 * 1024;
 const STATUS_MAX: u16 = 599;
 /// Longest error body, in bytes, that is kept to be passed on when all attempts fail.
 const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
+/// So long is waited for it after its head.
+const ERROR_BODY_WITHIN: Duration = Duration::from_secs(1);
 /// What a worker may do to the bytes of an answer that is read here: nothing, whatever its client takes. The error in a
 /// compressed event would pass for a token, and a stream that was refused would not be tried elsewhere.
 pub const PLAIN: HeaderValue = HeaderValue::from_static("identity");
@@ -280,16 +282,17 @@ async fn send(
     let mut was_sent = false;
     // What is at rest may speak HTTP/2, which knows no change of protocols.
     let switches = outgoing.upgrade.is_some();
-    let idle = (!switches).then(|| worker.idle.take(Instant::now()));
+    // And its worker may be closing it, after which nobody knows whether it has read the request: one that must not be
+    // sent twice gets a new connection.
+    let may_rest = !switches && outgoing.repeatable;
+    let idle = may_rest.then(|| worker.idle.take(Instant::now()));
     if let Some(mut idle) = idle.flatten() {
         let begun = Instant::now();
         match idle.send(&request).await {
             Ok(response) => return Ok((idle, response)),
             // The worker closed it while the request was on its way: the one race that an idle limit leaves.
             Err(SendError::Unsent(_)) => {}
-            Err(SendError::Unanswered(_))
-                if outgoing.repeatable && begun.elapsed() < CLOSED_MEANWHILE =>
-            {
+            Err(SendError::Unanswered(_)) if begun.elapsed() < CLOSED_MEANWHILE => {
                 was_sent = true;
             }
             Err(error) => return Err(error.into()),
@@ -580,20 +583,22 @@ fn one_of(first: Bytes, more: BytesMut) -> Bytes {
     }
 }
 
-/// An error's body as far as it fits and arrives; what is missing is not worth another failure.
+/// An error's body as far as it fits and arrives in time; what is missing is worth neither another failure nor a wait, since
+/// its status says already what is to be done.
 async fn read_error_body(connection: &mut Connection, body: &mut AnswerBody) -> Bytes {
     let mut bytes = BytesMut::new();
-    while bytes.len() < ERROR_BODY_BYTES_MAX {
-        match poll_fn(|cx| connection.poll_frame(body, cx)).await {
-            Some(Ok(frame)) => {
-                if let Ok(data) = frame.into_data() {
-                    let room = ERROR_BODY_BYTES_MAX - bytes.len();
-                    bytes.extend_from_slice(&data[..data.len().min(room)]);
-                }
+    let read = async {
+        while bytes.len() < ERROR_BODY_BYTES_MAX {
+            let frame = poll_fn(|cx| connection.poll_frame(body, cx)).await;
+            let Some(Ok(frame)) = frame else { break };
+            if let Ok(data) = frame.into_data() {
+                let room = ERROR_BODY_BYTES_MAX - bytes.len();
+                bytes.extend_from_slice(&data[..data.len().min(room)]);
             }
-            Some(Err(_)) | None => break,
         }
-    }
+    };
+    // Mostly it has come with its head.
+    let _ = timeout(ERROR_BODY_WITHIN, read).await;
     bytes.freeze()
 }
 

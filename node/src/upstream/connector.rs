@@ -28,6 +28,7 @@ use super::tls::{WorkerIo, WorkerTlsFiles, believes_nobody, offering_http2};
 use crate::config::allow::Allow;
 use crate::config::{DnsConfig, WorkerConfig, WorkerHttp2, WorkersConfig};
 use crate::http::hops;
+use crate::keep_alive;
 use crate::live::Live;
 use crate::log_limit::LogLimit;
 use crate::tls::{FileError, Files, Reloader};
@@ -213,6 +214,7 @@ impl Connector {
             .await
             .map_err(late)??;
         stream.set_nodelay(true)?;
+        keep_alive::OF_REQUESTS.set(&stream)?;
         socket2::SockRef::from(&stream).set_recv_buffer_size(RECEIVE_BYTES)?;
         let Some(name) = &address.server_name else {
             return Ok(WorkerIo::Plain(stream));

@@ -1,18 +1,21 @@
 //! Addresses of workers' hosts: who is asked for them, and to which of them this replica may connect.
 //!
 //! The name servers of `dns.servers` come first, where there are some: the targets of SRV records often stand in their zone
-//! alone. What they do not know is asked of the system, for workers of other sources. No answer is kept, since a worker may
-//! move; how long a connection may take as a whole is the caller's limit.
+//! alone. What they do not know is asked of the system, for workers of other sources. Everybody is asked each time, since a
+//! worker may move; how long a connection may take as a whole is the caller's limit. A resolver that says nothing, or that it
+//! cannot tell now, would make all workers unreachable at once though nothing is wrong with them: then the latest answer
+//! counts for a while ([`Known`]).
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use grapevine_discovery::dns::{self, DnsSettings};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::net::lookup_host;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::config::DnsConfig;
 use crate::config::allow::Allow;
@@ -20,6 +23,14 @@ use crate::config::allow::Allow;
 /// The system is asked, too, when the servers that are set have been silent for so long: they may be down, and
 /// `timeouts.connect` has to be enough for both. Longer than a server of the same network takes.
 const SYSTEM_AFTER: Duration = Duration::from_millis(400);
+
+/// So long an answer is of use where there is no new one: an address may be another's later.
+const KNOWN_FOR: Duration = Duration::from_secs(5 * 60);
+/// A resolver that is silent for so long is not waited for where a former answer is known. It repeats a lost packet only
+/// after 5 s (resolv.conf(5)), later than a connection may take.
+const SILENT_AFTER: Duration = Duration::from_millis(500);
+/// Most hosts whose addresses are remembered.
+const KNOWN_MAX: usize = 16_384;
 
 /// A name could not be resolved.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +49,58 @@ impl NoAddress {
     }
 }
 
+impl NoAddress {
+    /// The system cannot tell now (`EAI_AGAIN`), which is no word about the name. The standard library has it as text only,
+    /// that of glibc or of musl.
+    fn is_for_now(&self) -> bool {
+        let why = self.system().to_string();
+        why.contains("Temporary failure in name resolution") || why.contains("Try again")
+    }
+}
+
+/// The latest addresses of hosts that were asked for by name.
+#[derive(Debug, Default)]
+struct Known(Mutex<HashMap<String, (Instant, Vec<IpAddr>)>>);
+
+impl Known {
+    /// What `asked` says of a host, or, where that is nothing, what it said before.
+    async fn or_ask(
+        &self,
+        host: &str,
+        port: u16,
+        asked: impl Future<Output = Result<Vec<SocketAddr>, NoAddress>>,
+    ) -> Result<Vec<SocketAddr>, NoAddress> {
+        let found = match self.of(host) {
+            None => asked.await?,
+            Some(known) => match timeout(SILENT_AFTER, asked).await {
+                Ok(Ok(found)) => found,
+                Ok(Err(why)) if !why.is_for_now() => return Err(why),
+                Ok(Err(_)) | Err(_) => return Ok(at_port(known, port)),
+            },
+        };
+        self.note(host, &found);
+        Ok(found)
+    }
+
+    fn of(&self, host: &str) -> Option<Vec<IpAddr>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, addresses) = known.get(host)?;
+        (at.elapsed() < KNOWN_FOR).then(|| addresses.clone())
+    }
+
+    fn note(&self, host: &str, found: &[SocketAddr]) {
+        let addresses = found.iter().map(SocketAddr::ip).collect();
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= KNOWN_MAX && !known.contains_key(host) {
+            known.retain(|_, (at, _)| at.elapsed() < KNOWN_FOR);
+            if known.len() >= KNOWN_MAX {
+                return;
+            }
+        }
+        known.insert(host.to_owned(), (Instant::now(), addresses));
+    }
+}
+
 impl From<NoAddress> for io::Error {
     fn from(error: NoAddress) -> Self {
         Self::new(error.system().kind(), error)
@@ -50,6 +113,7 @@ pub(super) struct Hosts {
     allow: Allow,
     /// None: the system alone is asked.
     own: Option<DnsSettings>,
+    known: Known,
 }
 
 impl Hosts {
@@ -59,7 +123,8 @@ impl Hosts {
             timeout: config.timeout,
             ..DnsSettings::new(Vec::new())
         });
-        Self { allow, own }
+        let known = Known::default();
+        Self { allow, own, known }
     }
 
     /// Where workers may be.
@@ -86,6 +151,14 @@ impl Hosts {
     }
 
     async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, NoAddress> {
+        let asked = self.ask(host, port);
+        match is_in_dns(host) {
+            true => self.known.or_ask(host, port, asked).await,
+            false => asked.await,
+        }
+    }
+
+    async fn ask(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, NoAddress> {
         let system = async {
             let found = lookup_host((host, port)).await?;
             Ok::<Vec<_>, io::Error>(found.collect())
@@ -147,12 +220,14 @@ fn at_port(addresses: Vec<IpAddr>, port: u16) -> Vec<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::{pending, ready};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use grapevine_gossip::worker::{RawWorker, WorkerSpec};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, UdpSocket};
     use tokio::task::JoinHandle;
+    use tokio::time::advance;
 
     use super::*;
     use crate::config::{AllowedHost, WorkerHttp2};
@@ -274,6 +349,33 @@ mod tests {
         }
         let more = server.asked.load(Ordering::Relaxed) - asked;
         assert_eq!(more, 0, "no server has to be asked for these");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_latest_answer_counts_while_nobody_can_tell() {
+        let (known, host) = (Known::default(), "w0.w.test");
+        let said = |why: &'static str| async move {
+            Err::<Vec<SocketAddr>, _>(NoAddress::Unknown(io::Error::other(why)))
+        };
+        let at = |address: &str| vec![address.parse::<SocketAddr>().expect("an address")];
+        const BUSY: &str =
+            "failed to lookup address information: Temporary failure in name resolution";
+        const UNKNOWN: &str = "failed to lookup address information: Name or service not known";
+        let nothing = known.or_ask(host, 80, said(BUSY)).await;
+        assert!(nothing.is_err(), "nothing was known before");
+        for address in ["10.0.0.7:80", "10.0.0.8:80"] {
+            let found = known.or_ask(host, 80, ready(Ok(at(address)))).await;
+            assert_eq!(found.expect("told"), at(address), "a new answer counts");
+        }
+        let silent = known.or_ask(host, 81, pending()).await;
+        assert_eq!(silent.expect("known"), at("10.0.0.8:81"));
+        let busy = known.or_ask(host, 80, said(BUSY)).await;
+        assert_eq!(busy.expect("known"), at("10.0.0.8:80"));
+        let gone = known.or_ask(host, 80, said(UNKNOWN)).await;
+        assert!(gone.is_err(), "it has no address any more");
+        advance(KNOWN_FOR).await;
+        let late = known.or_ask(host, 80, said(BUSY)).await;
+        assert!(late.is_err(), "that is too long ago");
     }
 
     /// The machine's own name stands for a worker of another source: the system has it without any name server.

@@ -41,4 +41,5 @@ pub use in_flight::InFlight;
 pub use kv_engine::{KvEngine, KvState};
 pub use metrics::UpstreamMetrics;
 pub(crate) use question::read_within;
+pub(crate) use socket_error::is_own_lack;
 pub use worker::{About, Worker};

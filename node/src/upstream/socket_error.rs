@@ -8,7 +8,7 @@ use super::hosts::NoAddress;
 
 /// Whether a connection failed for want of something of this replica's own: a descriptor, memory, a port. To resolve a
 /// name takes a socket, too.
-pub(super) fn is_own_lack(error: &io::Error) -> bool {
+pub(crate) fn is_own_lack(error: &io::Error) -> bool {
     let own = [
         Errno::MFILE,
         Errno::NFILE,

@@ -133,7 +133,15 @@ impl Placed {
             retry::may_follow(&dispatch.retry.look(), terms.attempt) && outgoing.repeatable;
         let has_another = || may_move && self.has_another(dispatch);
         let counted = dispatch.metrics.attempts.begin(&worker);
-        let result = attempt::attempt(&worker, outgoing, &limits, has_another).await;
+        let mut result = attempt::attempt(&worker, outgoing, &limits, &has_another).await;
+        if let Err(Failure::NoSocket(why)) = &result {
+            dispatch.without_socket(&worker, why);
+            // On the heap, as what follows: no other request must have their room.
+            if Box::pin(dispatch.relieve(why)).await {
+                let again = attempt::attempt(&worker, outgoing, &limits, &has_another);
+                result = Box::pin(again).await;
+            }
+        }
         counted.ended(result.as_ref().map_or_else(Failure::as_str, |_| ANSWERED));
         match result {
             Ok(answer) => Ok(Sent {
@@ -143,9 +151,6 @@ impl Placed {
             Err(failure) => {
                 let since = Instant::now() - limits.patience.silence;
                 self.in_flight.fail(&failure, verdict(&failure), since);
-                if let Failure::NoSocket(why) = &failure {
-                    dispatch.without_socket(&worker, why);
-                }
                 if let Some(pause) = failure.pause() {
                     let pause = pause.min(dispatch.retry.look().worker_pause_max);
                     worker.glance.paused_until.extend(Instant::now() + pause);
