@@ -56,6 +56,12 @@ refused 'mode' --set certificates.mode=none
 refused 'prefillSelector' --set discovery.kubernetes.enabled=true --set 'discovery.kubernetes.selector=null'
 refused 'namespaces' --set 'discovery.kubernetes.namespaces={Models}'
 
+echo "chart: a change of workers rolls nothing, and one of another setting does"
+statefulset() { "$helm" template grapevine grapevine --show-only templates/statefulset.yaml "$@"; }
+statefulset > "$work/before.txt"
+statefulset --set 'workers[0].url=http://w' | cmp "$work/before.txt" - || fail "a change of workers rolls the pods"
+if statefulset --set logLevel=warn | cmp -s "$work/before.txt" -; then fail "a change of logLevel rolls no pod"; fi
+
 echo "chart: its rules and its board are those of packaging/monitoring"
 for file in rules.yml grapevine-board.json; do
   cmp "../monitoring/$file" "grapevine/files/$file" || fail "copy packaging/monitoring/$file to grapevine/files/"
