@@ -29,6 +29,7 @@ def check_objects(case, objects):
     configured = [one for one in objects if one["kind"] == "ConfigMap" and "grapevine.toml" in one["data"]]
     assert len(configured) == 1, case
     settings = tomllib.loads(configured[0]["data"]["grapevine.toml"])
+    values = yaml.safe_load((CASES / f"{case.removesuffix('-upgrade')}.yaml").read_text())
     name = configured[0]["metadata"]["name"]
     spec = by_kind["StatefulSet"]["spec"]
     pod = spec["template"]["spec"]
@@ -38,6 +39,12 @@ def check_objects(case, objects):
     namespaced = [one for one in objects if not one["kind"].startswith("Cluster")]
     assert all(len(one["metadata"]["name"]) <= 63 for one in namespaced), case
     assert spec["podManagementPolicy"] == "Parallel", case
+    scaler = by_kind.get("HorizontalPodAutoscaler")
+    # Left out, it would be 1.
+    assert spec["replicas"] == (scaler["spec"]["minReplicas"] if scaler else values.get("replicas", 3)), case
+    if scaler:
+        [policy] = scaler["spec"]["behavior"]["scaleDown"]["policies"]
+        assert policy["periodSeconds"] == min(pod["terminationGracePeriodSeconds"], 1800), case
     times = settings["timeouts"]
     needed = seconds(times["settle"]) + seconds(times["drain"]) + CLOSING_S
     assert pod["terminationGracePeriodSeconds"] >= needed, case
@@ -67,7 +74,6 @@ def check_objects(case, objects):
         assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}], case
     assert pod["automountServiceAccountToken"] == bool(discovery), case
     # Selectors arrive as they were written.
-    values = yaml.safe_load((CASES / f"{case.removesuffix('-upgrade')}.yaml").read_text())
     given = values.get("discovery", {}).get("kubernetes", {})
     for value, setting in (("selector", "selector"), ("prefillSelector", "prefill_selector"), ("decodeSelector", "decode_selector")):
         assert value not in given or discovery[setting] == given[value], (case, setting)

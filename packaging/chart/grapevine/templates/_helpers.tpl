@@ -76,6 +76,20 @@ rules:
 {{- end -}}
 {{- end -}}
 
+{{/* With autoscaling as many as run now: where the number is left out, Kubernetes takes 1. */}}
+{{- define "grapevine.replicas" -}}
+{{- if .Values.autoscaling.enabled -}}
+{{- $running := lookup "apps/v1" "StatefulSet" .Release.Namespace (include "grapevine.fullname" .) -}}
+{{- max (dig "spec" "replicas" 0 $running | int) (int .Values.autoscaling.minReplicas) -}}
+{{- else -}}
+{{- .Values.replicas -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "grapevine.graceSeconds" -}}
+{{- add .Values.timeouts.settleSeconds .Values.timeouts.drainSeconds 10 -}}
+{{- end -}}
+
 {{/* The ConfigMap or Secret with the authorities, where it is not the one of the pod's own certificate. */}}
 {{- define "grapevine.bundle" -}}
 {{- if eq .Values.certificates.mode "certManager" -}}
