@@ -92,14 +92,20 @@ pub(super) const OLD_CERTIFICATES: Fault = Fault::new(
 );
 pub(super) const OTHER_SETTINGS: Fault = Fault::new(
     "a replica with other settings joins",
-    &["SettingsDiffer", "RingsDiffer"],
+    &["SettingsDiffer"],
     &[],
 );
 /// The earlier of the two takes no traffic.
 pub(super) const TWINS: Fault = Fault::new(
     "a copy of a replica is started",
     &["ReplicaIdTwice"],
-    &["NotReady", "ReplicaMissing", "Isolated", "LinkBroken"],
+    &[
+        "NotReady",
+        "ReplicaMissing",
+        "Isolated",
+        "LinkBroken",
+        "RingsDiffer",
+    ],
 );
 
 /// Until liveness is settled anew each of the two may be taken for dead by the other.
@@ -158,7 +164,7 @@ pub(super) const OF_BUSY_MACHINES: [&str; 3] =
     ["StarvedProcessor", "Disagreement", "DisagreementCosts"];
 
 /// Alarms that no fault here provokes, with the reason; the unit tests of rules try them with made-up series.
-const NOT_PROVOKED: [(&str, &str); 13] = [
+const NOT_PROVOKED: [(&str, &str); 14] = [
     (
         "StreamsCut",
         "the replica ends right after it counted them; a scrape in between is luck",
@@ -166,6 +172,10 @@ const NOT_PROVOKED: [(&str, &str); 13] = [
     (
         "RegistriesDiffer",
         "live replicas reconcile within a second; a lasting difference needs a bug",
+    ),
+    (
+        "RingsDiffer",
+        "rings of equal settings follow the registry; a lasting difference needs a bug",
     ),
     ("StarvedProcessor", "busy machines fire it in any test"),
     ("Disagreement", "busy machines fire it in any test"),
