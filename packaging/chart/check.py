@@ -101,6 +101,9 @@ def check_objects(case, objects):
             own = f'{{job="{job["replacement"]}"}}'
         rules = {rule["alert"]: rule["expr"] for group in by_kind["PrometheusRule"]["spec"]["groups"] for rule in group["rules"]}
         assert rules["ReplicaMissing"] == f"min by (job) (grapevine_replicas_live{own}) < {spec['replicas']}", case
+        manager = values.get("certificates", {}).get("certManager", {})
+        left = "648000" if manager.get("duration") == "719h60m" else "14 * 86400"
+        assert rules["CertificateEnds"] == f"(grapevine_gossip_certificate_expiry_seconds > 0) - time() < {left}", case
         isolated = "> 1" if spec["replicas"] == 1 else "== 1"
         assert rules["Isolated"] == f"grapevine_gossip_isolated{own} {isolated}", case
     # No pod sees another's key, and none the authority's.
@@ -128,6 +131,8 @@ def check_objects(case, objects):
     for policy in (one for one in objects if one["kind"] == "NetworkPolicy"):
         opened = [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]]
         assert (30001 in opened) == ("discovery" in case), (case, opened)
+        extra = values.get("networkPolicy", {}).get("extraIngress", [])
+        assert all(rule in policy["spec"]["ingress"] for rule in extra), case
     assert kinds.count("StatefulSet") == 1, case
     return name, settings
 

@@ -51,6 +51,13 @@ refused 'bundle' --set 'certificates.mode=certManager,certificates.certManager.i
   --set 'certificates.certManager.bundle.configMap=a,certificates.certManager.bundle.secret=b'
 refused 'clusterId' --set clusterId=Not_A_Label
 refused 'EXEC' --set 'config=client_ca = "ca.pem"' --set probeScheme=HTTPS
+refused 'EXEC' --set 'config=tls = { client_ca = "ca.pem" }' --set probeScheme=HTTPS
+refused 'probeScheme: the data port' --set-json 'config="[limits]\nrequests = 9\n[tls]\ncert = \"c\""'
+refused 'probeScheme: the data port' --set 'config=tls = { cert = "c" }'
+refused 'probeScheme: the data port' --set 'env[0].name=GRAPEVINE_TLS__CERT,env[0].value=/tls/tls.crt'
+for config in '# [tls]\n# client_ca = 1' '[tls]\nrefresh = \"30s\"\n# cert = 1\n[workers]\ncert = 1'; do
+  "$helm" template grapevine grapevine --set-json "config=\"$config\"" > /dev/null || fail "refused: $config"
+done
 refused 'weight' --set 'workers[0].url=http://w' --set 'workers[0].weight=500'
 refused 'mode' --set certificates.mode=none
 refused 'prefillSelector' --set discovery.kubernetes.enabled=true --set 'discovery.kubernetes.selector=null'

@@ -70,9 +70,16 @@ rules:
 {{- end -}}
 {{- end -}}
 {{- $config := default "" .Values.config -}}
-{{- $asksClients := and (regexMatch "(?m)^\\s*client_ca\\s*=" $config) (not (regexMatch "(?m)^\\s*client_cert_required\\s*=\\s*false" $config)) -}}
+{{- /* Within a line, too, as in tls = {...}; not in a comment. */ -}}
+{{- $asksClients := and (regexMatch "(?m)^[^#\\n]*\\bclient_ca\\s*=" $config) (not (regexMatch "(?m)^[^#\\n]*\\bclient_cert_required\\s*=\\s*false" $config)) -}}
 {{- if and $asksClients (ne .Values.probeScheme "EXEC") -}}
 {{- fail "probeScheme: the kubelet has no certificate to show, and clients need one (tls.client_ca); set EXEC" -}}
+{{- end -}}
+{{- /* In the section or in one line; [tls] without `cert` is plain HTTP. */ -}}
+{{- $servesTls := regexMatch "(?m)^\\s*(\\[\\s*tls\\s*\\][^\\[]*?\\n\\s*cert|tls\\s*=[^#\\n]*\\bcert)\\s*=" $config -}}
+{{- range .Values.env -}}{{- if eq .name "GRAPEVINE_TLS__CERT" -}}{{- $servesTls = true -}}{{- end -}}{{- end -}}
+{{- if and $servesTls (eq .Values.probeScheme "HTTP") -}}
+{{- fail "probeScheme: the data port speaks TLS (tls.cert), and probes in plain HTTP would fail; set HTTPS, or EXEC" -}}
 {{- end -}}
 {{- end -}}
 
@@ -88,6 +95,15 @@ rules:
 
 {{- define "grapevine.graceSeconds" -}}
 {{- add .Values.timeouts.settleSeconds .Values.timeouts.drainSeconds 10 -}}
+{{- end -}}
+
+{{/* Of a duration such as 2160h or 1h30m. */}}
+{{- define "grapevine.seconds" -}}
+{{- $sum := 0 -}}
+{{- range regexFindAll "[0-9]+[hms]" . -1 -}}
+{{- $sum = add $sum (mul (regexFind "[0-9]+" . | atoi) (get (dict "h" 3600 "m" 60 "s" 1) (regexFind "[hms]" .))) -}}
+{{- end -}}
+{{- $sum -}}
 {{- end -}}
 
 {{/* The ConfigMap or Secret with the authorities, where it is not the one of the pod's own certificate. */}}
