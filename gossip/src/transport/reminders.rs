@@ -39,11 +39,11 @@ fn of_own(shared: &Shared, urgency: Urgency, end: SystemTime, now: SystemTime) {
     let replica = &shared.own;
     let days = days_left(end, now);
     if urgency == Urgency::Expired {
-        tracing::error!(%replica, "the certificate of this replica has expired: peers refuse new connections, and it will not start again; run `grapevine ca issue {replica} --force` and replace its files, no restart is needed");
+        tracing::error!(%replica, "the certificate of this replica has expired: peers refuse new connections, and it will not start again; run `grapevine ca issue {replica} --force` and replace its files, no restart is needed (where single files of a Secret are mounted, as by the Helm chart: restart the pod)");
     } else if urgency == Urgency::Day {
-        tracing::error!(%replica, days, "the certificate of this replica ends within a day; run `grapevine ca issue {replica} --force` and replace its files, no restart is needed");
+        tracing::error!(%replica, days, "the certificate of this replica ends within a day; run `grapevine ca issue {replica} --force` and replace its files, no restart is needed (where single files of a Secret are mounted, as by the Helm chart: restart the pod)");
     } else {
-        tracing::warn!(%replica, days, "the certificate of this replica ends soon; run `grapevine ca issue {replica} --force` and replace its files, no restart is needed");
+        tracing::warn!(%replica, days, "the certificate of this replica ends soon; run `grapevine ca issue {replica} --force` and replace its files, no restart is needed (where single files of a Secret are mounted, as by the Helm chart: restart the pod)");
     }
 }
 

@@ -102,7 +102,8 @@ enum Action {
     /// First `rotate`: ca.pem holds both authorities, and new certificates are signed by the new one.
     /// Copy ca.pem to all replicas. Then issue a new certificate for each replica, and copy it there.
     /// At last `rotate --finish`: ca.pem holds the new one only. Copy it and crl.pem to all replicas.
-    /// Replicas need no restart at any step.
+    /// Replicas need no restart at any step, except where single files of a Secret are mounted (the Helm chart
+    /// in the modes `existing` and `job`): these mounts are not refreshed, so restart the pods after each step.
     Rotate {
         #[command(flatten)]
         location: CaLocation,

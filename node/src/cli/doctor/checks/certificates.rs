@@ -21,7 +21,8 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
             continue;
         };
         let todo = format!(
-            "grapevine ca issue {id} --force, and its two files onto its machine; no restart is needed"
+            "grapevine ca issue {id} --force, and its two files onto its machine; no restart is needed. Where single files of a \
+             Secret are mounted (the Helm chart), restart the pod. With cert-manager, look at its CertificateRequest"
         );
         let finding = graded(days, &format!("the certificate of {id}"));
         found.extend(finding.map(|finding| finding.of([&id]).todo(todo)));
