@@ -2,10 +2,8 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::sleep;
 
 use super::budget::Budget;
 use super::deaths::Deaths;
@@ -20,9 +18,6 @@ use crate::log_limit::LogLimit;
 use crate::seats::Seats;
 use crate::upstream::Worker;
 use crate::upstream::probe_parts::Learned;
-
-/// For a goodbye of clients that are asked to leave.
-const LEAVE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Shared by all requests, and by the streams that move.
 #[derive(Debug)]
@@ -81,7 +76,7 @@ impl Dispatch {
 
     /// Closes what is idle, towards workers and clients, where open files or memory have run out; false: something else has,
     /// or nothing was idle.
-    pub(super) async fn relieve(&self, why: &io::Error) -> bool {
+    pub(super) fn relieve(&self, why: &io::Error) -> bool {
         if why.kind() == io::ErrorKind::AddrNotAvailable {
             return false;
         }
@@ -90,14 +85,7 @@ impl Dispatch {
             let resting = fleet.workers().filter(|worker| worker.idle.resting() > 0);
             resting.map(|worker| worker.idle.clear()).count()
         };
-        match (self.seats.relieve(), cleared) {
-            (_, 1..) => true,
-            (false, 0) => false,
-            (true, 0) => {
-                sleep(LEAVE_PAUSE).await;
-                true
-            }
-        }
+        self.seats.relieve() || cleared > 0
     }
 
     /// Counts and tells that this replica has no socket for a connection to a worker.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use grapevine_placement::{AttemptOutcome, Decision};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::cluster::Pool;
 use crate::proxy::dispatch::Dispatch;
@@ -13,6 +13,14 @@ use crate::upstream::attempt::{self, Answer, AttemptLimits, Begun, Outgoing};
 use crate::upstream::failure::{ANSWERED, Failure};
 use crate::upstream::patience::{Patience, WaitsFor};
 use crate::upstream::{InFlight, Worker};
+
+/// Before each further try of a connection for which files were missing: those of connections at rest are free at once, those
+/// of clients that read behind their goodbye, those of clients that do not half a second later.
+const RELIEVED: [Duration; 3] = [
+    Duration::ZERO,
+    Duration::from_millis(100),
+    Duration::from_millis(500),
+];
 
 /// A request that counts on a worker, before anything is sent there. On the heap: every step of an attempt has room for
 /// what it takes.
@@ -136,10 +144,19 @@ impl Placed {
         let mut result = attempt::attempt(&worker, outgoing, &limits, &has_another).await;
         if let Err(Failure::NoSocket(why)) = &result {
             dispatch.without_socket(&worker, why);
-            // On the heap, as what follows: no other request must have their room.
-            if Box::pin(dispatch.relieve(why)).await {
+            let pauses: &[_] = if dispatch.relieve(why) {
+                &RELIEVED
+            } else {
+                &[]
+            };
+            for pause in pauses {
+                // On the heap: no other request must have their room.
+                Box::pin(sleep(*pause)).await;
                 let again = attempt::attempt(&worker, outgoing, &limits, &has_another);
                 result = Box::pin(again).await;
+                if !matches!(result, Err(Failure::NoSocket(_))) {
+                    break;
+                }
             }
         }
         counted.ended(result.as_ref().map_or_else(Failure::as_str, |_| ANSWERED));
