@@ -81,11 +81,12 @@ impl Heard {
     }
 
     /// Keeps what this replica answers for; its time begins when it takes over, and anew when renewals are heard again
-    /// after nobody heard any.
+    /// after nobody heard any. `stood_still`: until now this replica heard nothing, and what came meanwhile may wait still.
     pub(super) fn follow<'a>(
         &mut self,
         mine: impl Iterator<Item = &'a WorkerId>,
         peers_hear: bool,
+        stood_still: bool,
         ttl: Duration,
         now: Instant,
     ) {
@@ -95,7 +96,7 @@ impl Heard {
         let anew = Renewal { at: now, ttl };
         let since = |id: &WorkerId| before.get(id).copied().unwrap_or(anew);
         let kept = mine.map(|id| {
-            let since = if was_deaf && !self.is_deaf {
+            let since = if stood_still || was_deaf && !self.is_deaf {
                 anew
             } else {
                 since(id)
@@ -209,7 +210,7 @@ mod tests {
 
     /// What is due at this second, when peers hear renewals or not.
     fn due(heard: &mut Heard, state: State, peers_hear: bool, now: Instant) -> Due {
-        heard.follow([&id()].into_iter(), peers_hear, config().ttl, now);
+        heard.follow([&id()].into_iter(), peers_hear, false, config().ttl, now);
         heard.due(&entry(state), || false, || false, &config(), now)
     }
 
@@ -255,7 +256,7 @@ mod tests {
         heard.renewal(&id(), config().ttl, start);
         let mut due = |seconds| {
             let now = after(seconds, start);
-            heard.follow([&id()].into_iter(), false, config().ttl, now);
+            heard.follow([&id()].into_iter(), false, false, config().ttl, now);
             heard.due(&entry(State::Active), || true, || true, &config(), now)
         };
         let over = config().ttl + config().grace;
@@ -281,6 +282,21 @@ mod tests {
                 (1032, State::Active, Due::StopUse),
             ],
         );
+    }
+
+    /// One renewal of many has been taken in since it woke; the others wait in their connections.
+    #[test]
+    fn a_pause_of_this_replica_ends_no_lease() {
+        let (mut heard, start) = (Heard::default(), Instant::now());
+        heard.renewal(&id(), config().ttl, start);
+        let woken = after(400, start);
+        heard.last = Some(woken);
+        heard.follow([&id()].into_iter(), true, true, config().ttl, woken);
+        let due = heard.due(&entry(State::Active), || false, || false, &config(), woken);
+        assert_eq!(due, Due::Nothing);
+        let steps = [(430, Due::Nothing), (431, Due::StopUse)];
+        let steps = steps.map(|(second, expected)| (second, State::Active, expected));
+        looks(&mut heard, start, steps);
     }
 
     #[test]
@@ -313,7 +329,7 @@ mod tests {
         heard.renewal(&id(), config().ttl, start);
         let mut due = |state, is_good, seconds| {
             let now = after(seconds, start);
-            heard.follow([&id()].into_iter(), true, config().ttl, now);
+            heard.follow([&id()].into_iter(), true, false, config().ttl, now);
             heard.due(&entry(state), || false, || is_good, &config(), now)
         };
         for seconds in [31, over.as_secs() + 1] {
@@ -371,7 +387,7 @@ mod tests {
         let (mut heard, start) = (Heard::default(), Instant::now());
         heard.renewal(&id(), config().ttl, start);
         // It renewed at another replica, which answers for it since.
-        heard.follow([].into_iter(), true, config().ttl, after(20, start));
+        heard.follow([].into_iter(), true, false, config().ttl, after(20, start));
         looks(&mut heard, start, [(60, State::Active, Due::Nothing)]);
     }
 }

@@ -40,6 +40,8 @@ use crate::warmup::WarmUps;
 pub const SOURCE: &str = "lease";
 /// How often is looked for leases that have expired.
 const LOOK: Duration = Duration::from_secs(1);
+/// So long after the last look a replica was paused, or had no processor: shorter than any lease lasts.
+const STOOD_STILL: Duration = Duration::from_secs(5);
 
 /// Why a lease was not renewed.
 #[derive(Debug, thiserror::Error)]
@@ -229,15 +231,19 @@ impl Leases {
             () = self.parts.phase.closed() => return,
             known = async { ready.wait_for(|ready| *ready).await.is_ok() } => if !known { return },
         }
+        let mut looked = Instant::now();
         loop {
             tokio::select! {
                 () = self.parts.phase.closed() => return,
-                _ = tick.tick() => self.look().await,
+                _ = tick.tick() => {}
             }
+            let now = Instant::now();
+            let since = now.duration_since(std::mem::replace(&mut looked, now));
+            self.look(since >= STOOD_STILL).await;
         }
     }
 
-    async fn look(&self) {
+    async fn look(&self, stood_still: bool) {
         let agent = &self.parts.agent;
         let entries = agent.entries_of(&self.source);
         let entries: Vec<Entry> = entries
@@ -259,7 +265,7 @@ impl Leases {
                 .processes
                 .retain(|_, processes| !processes.is_over(config.ttl, now));
             let ids = mine.iter().map(|entry| &entry.id);
-            heard.follow(ids, peers_hear, config.ttl, now);
+            heard.follow(ids, peers_hear, stood_still, config.ttl, now);
             let writers = entries.iter().filter_map(|entry| entry.writer.as_ref());
             heard.see(agent.view().replicas(), writers);
         }

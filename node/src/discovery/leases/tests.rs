@@ -59,7 +59,7 @@ async fn a_renewal_between_look_and_write_wins() {
     let config = leases.parts.config.now();
     let (kept, lost) = (leases.registered(1).await, leases.registered(2).await);
     let heard_since = leases.registered(3).await;
-    leases.look().await;
+    leases.look(false).await;
     advance(config.ttl + Duration::from_secs(1)).await;
     leases.registered(3).await;
     let entry = leases.parts.agent.entry_of(&kept, &leases.source);
