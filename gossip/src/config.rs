@@ -256,6 +256,9 @@ pub(crate) const ROUND: Duration = Duration::from_millis(200);
 pub(crate) const SYNC_EVERY: Duration = Duration::from_secs(5);
 /// How long a change waits for the first peer to confirm it.
 pub(crate) const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
+/// A replica that met none but such as start as well is one of a new cluster after this long: what is there already has
+/// answered by then, or was named by those that it answered.
+pub(crate) const TOGETHER_AFTER: Duration = Duration::from_secs(1);
 /// A replica that met no peer for this long is ready alone, unless it has seeds and knows no worker.
 pub(crate) const ALONE_AFTER: Duration = Duration::from_secs(2);
 /// So long it waits for that until each of its seeds was asked once, where some have many addresses that do not answer.

@@ -1,19 +1,19 @@
 //! How a replica starts: with the registry of a peer, then with the evidence of the peer that holds most of it.
 //!
-//! Any peer will do for the registry, but not for evidence: one that has just started itself has
-//! none. So a few are asked how much they hold first, all at once and not for long.
+//! One that has just started itself has neither: what it gives of the registry is merged, and others are asked on
+//! (`asked.rs`). Of evidence peers hold more or less, so a few are asked how much first, all at once and not for long.
 //!
 //! Nobody routes by the view meanwhile: a replica is not ready before it has both, or waited in vain.
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rand::seq::{IndexedRandom, SliceRandom};
-use tokio::sync::mpsc;
+use rand::seq::SliceRandom;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 
+use super::asked::{Asked, Ended};
 use crate::config::{ALONE_AFTER, ROUND, SEEDS_WITHIN, SNAPSHOT_WITHIN};
 use crate::driver::{Driver, Hosted, Net};
 use crate::facts::fact;
@@ -29,8 +29,10 @@ pub(super) struct Bootstrap {
     pub(super) driver: Driver,
     pub(super) registry: Arc<Hosted<RegistryPlane>>,
     pub(super) evidence: Arc<Hosted<EvidencePlane>>,
-    /// Peers that are asked for everything now.
-    pub(super) asked: Arc<Mutex<HashSet<ReplicaId>>>,
+    /// Peers that are or were asked for everything.
+    pub(super) asked: Arc<Mutex<Asked>>,
+    /// Wakes who asks when one of them turned out to start as well.
+    pub(super) is_newcomer: Arc<Notify>,
     /// Whether evidence was taken. Of several peers that give their registry at once one brings it.
     pub(super) has_evidence: Arc<tokio::sync::Mutex<bool>>,
 }
@@ -47,56 +49,76 @@ impl Bootstrap {
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
+                () = self.is_newcomer.notified() => {}
                 // Without its guard, which a branch would hold: `look` reads the same value, and with a writer
                 // between the two reads both would wait for ever.
                 _ = async { drop(synced.wait_for(|synced| *synced).await) } => return self.driver.look(),
             }
-            let linked = net.transport.linked();
+            let mut linked = net.transport.linked();
             let waited = self.driver.started().elapsed();
             // Without a single worker nothing can be served: a replica that has seeds to ask had better be late.
             let waits_on = net.has_seeds && self.registry.lock().registry().digest().count == 0;
+            let has_asked_seeds = net.transport.has_asked_seeds();
             // One of several addresses may be that of somebody who shuts this replica out, which is not to be alone.
-            let is_asked = net.transport.has_asked_seeds() || waited >= SEEDS_WITHIN;
+            let is_asked = has_asked_seeds || waited >= SEEDS_WITHIN;
             let is_alone = linked.is_empty() && waited >= ALONE_AFTER && is_asked && !waits_on;
             if is_alone || waited >= SNAPSHOT_WITHIN {
                 self.driver.synced().send_replace(true);
                 continue;
             }
-            // Anybody: one that hangs, or whose registry is refused, must not be asked for ever.
-            let anybody = linked.choose(&mut rand::rng());
-            if let Some(peer) = anybody.filter(|peer| self.asked().insert((*peer).clone())) {
-                net.transport.spawn(self.clone().take_all(peer.clone()));
+            let is_everybody = has_asked_seeds && linked.len() >= net.transport.dialled();
+            if self
+                .asked()
+                .are_newcomers_all(&linked, is_everybody, waited)
+            {
+                let deadline = self.driver.started() + SNAPSHOT_WITHIN;
+                if let Ok(Ok(())) = timeout_at(deadline, self.take_evidence(&linked[0])).await {
+                    self.driver.synced().send_replace(true);
+                }
+                continue;
+            }
+            linked.shuffle(&mut rand::rng());
+            let next = self.asked().next(&linked, |id| is_ready(net, id));
+            if let Some(peer) = next {
+                net.transport.spawn(self.clone().take_all(peer));
             }
         }
     }
 
-    fn asked(&self) -> std::sync::MutexGuard<'_, HashSet<ReplicaId>> {
+    fn asked(&self) -> std::sync::MutexGuard<'_, Asked> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn take_all(self, peer: ReplicaId) {
-        let result = self.try_take_all(&peer).await;
-        let reason = match &result {
-            Ok(()) => "snapshot",
+        let (how, reason) = match self.try_take_all(&peer).await {
+            Ok(true) => (Ended::Taken, "snapshot"),
+            Ok(false) => (Ended::Newcomer, "snapshot"),
             Err(error) => {
                 tracing::debug!(replica = %peer, %error, "registry not taken");
-                "failed"
+                (Ended::Failed, "failed")
             }
         };
         let syncs = &self.driver.metrics().syncs;
         syncs.get_or_create(&Why { reason }).inc();
-        self.asked().remove(&peer);
+        self.asked().ended(&peer, how);
+        // Who failed is not asked before the next round.
+        if how == Ended::Newcomer {
+            self.is_newcomer.notify_one();
+        }
     }
 
-    async fn try_take_all(&self, peer: &ReplicaId) -> Result<(), RequestError> {
+    /// Whether that was all. A peer that has met nobody gave what it has: that of the cluster is to come.
+    async fn try_take_all(&self, peer: &ReplicaId) -> Result<bool, RequestError> {
         let answer = self.driver.request(peer, &Message::SnapshotRequest).await?;
-        self.driver.with(&self.registry, |registry, cx| {
+        let is_of_cluster = self.driver.with(&self.registry, |registry, cx| {
             registry.adopt(peer, answer, cx)
         })?;
-        // After the view: evidence about workers that are not known is of no use.
-        self.take_evidence(peer).await?;
-        self.driver.synced().send_replace(true);
-        Ok(())
+        if is_of_cluster {
+            // After the view: evidence about workers that are not known is of no use.
+            self.take_evidence(peer).await?;
+            self.driver.synced().send_replace(true);
+        }
+        Ok(is_of_cluster)
     }
 
     /// Takes the evidence of the peer that holds most, once; `registry_from` is asked in any case.
@@ -157,13 +179,7 @@ impl Bootstrap {
     fn candidates(&self, net: &Net, registry_from: &ReplicaId) -> Vec<ReplicaId> {
         let mut linked = net.transport.linked();
         linked.shuffle(&mut rand::rng());
-        let sightings = net.membership.sightings();
-        let sightings = sightings.borrow();
-        let is_ready = |id: &ReplicaId| {
-            let mut seen = sightings.iter().filter(|seen| seen.id == *id);
-            seen.any(|seen| seen.fact(fact::READY) == "1")
-        };
-        linked.sort_by_key(|id| (id != registry_from, !is_ready(id)));
+        linked.sort_by_key(|id| (id != registry_from, !is_ready(net, id)));
         linked
     }
 
@@ -201,6 +217,14 @@ impl Bootstrap {
         }
         Ok(())
     }
+}
+
+/// Whether a peer takes requests, as far as is known.
+fn is_ready(net: &Net, id: &ReplicaId) -> bool {
+    let sightings = net.membership.sightings();
+    let sightings = sightings.borrow();
+    let mut seen = sightings.iter().filter(|seen| seen.id == *id);
+    seen.any(|seen| seen.fact(fact::READY) == "1")
 }
 
 /// Peers that hold something, by how much; then those that did not answer; then those that hold nothing.

@@ -5,12 +5,14 @@
 //! - `mod.rs`: the public handle.
 //! - `start.rs`: how its parts are put together.
 //! - `bootstrap.rs`: what a starting replica takes from its peers.
+//! - `asked.rs`: whom a starting replica asks for the registry.
 //! - `pushes.rs`: own changes of the registry, pushed together where they come together.
 //! - `declare.rs`: what sources declare of workers.
 //! - `links.rs`: what there is with each other replica, for people.
 
 #[cfg(test)]
 mod ask_tests;
+mod asked;
 mod bootstrap;
 mod declare;
 mod links;

@@ -128,6 +128,7 @@ impl Agent {
             registry: registry.clone(),
             evidence: evidence.clone(),
             asked: Arc::default(),
+            is_newcomer: Arc::default(),
             has_evidence: Arc::default(),
         };
         transport.spawn(bootstrap.run());

@@ -67,6 +67,11 @@ impl Contact {
         }
     }
 
+    /// Whether this is the claim of who has met nobody yet.
+    pub fn is_of_nobody(claimed: Duration) -> bool {
+        claimed == MET_NOBODY
+    }
+
     /// Whether removals may have been forgotten elsewhere that this replica missed.
     ///
     /// Never before the first exchange: what a replica holds then, it has declared itself.
@@ -84,7 +89,7 @@ impl Contact {
 
     /// The registry of a peer that claims to have been alone for so long was taken in.
     pub fn synced(&mut self, peer_alone: Duration) {
-        let of_peer = (peer_alone != MET_NOBODY).then_some(peer_alone);
+        let of_peer = (!Self::is_of_nobody(peer_alone)).then_some(peer_alone);
         self.alone = match (self.alone, of_peer) {
             (None, None) if self.together < FOUNDED_AFTER => None,
             (None, None) => Some(Duration::ZERO),

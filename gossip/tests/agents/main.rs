@@ -19,6 +19,7 @@ mod peer_state_sim;
 mod rotation;
 mod running;
 mod simulated;
+mod starting_sim;
 mod twins;
 mod two_ways;
 mod warming_sim;

@@ -183,7 +183,8 @@ impl RegistryPlane {
         is_new
     }
 
-    /// Takes all that a peer has, for the first time: what is missing afterwards comes by exchanges.
+    /// Takes all that a peer has, for the first time: what is missing afterwards comes by exchanges. True if that is the
+    /// cluster's: one that has met nobody has only what it was configured with.
     ///
     /// # Errors
     /// `Broken`: the answer is not whole, or nothing of it may be used.
@@ -192,7 +193,7 @@ impl RegistryPlane {
         peer: &ReplicaId,
         answer: Vec<Received>,
         cx: &mut Context,
-    ) -> Result<(), RequestError> {
+    ) -> Result<bool, RequestError> {
         let mut entries = Vec::new();
         let mut load = None;
         let mut alone = None;
@@ -218,8 +219,9 @@ impl RegistryPlane {
         }
         self.publish_with(load, cx);
         // A release that does not say it takes everybody that it has met for the cluster.
-        self.contact.synced(alone.unwrap_or_default());
-        Ok(())
+        let alone = alone.unwrap_or_default();
+        self.contact.synced(alone);
+        Ok(!Contact::is_of_nobody(alone))
     }
 
     /// Something changed: it becomes a view at once, or together with what changes in the next moment. Returns the
