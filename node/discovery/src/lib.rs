@@ -18,6 +18,7 @@
 //! | 9 | readiness changes the state of a worker, never the set | `readiness_moves_no_ring` |
 //! | 10 | a worker has no place on the ring before it was ready for the first time | `who_was_never_ready_has_no_place` |
 //! | 11 | declared labels are added where they are missing; another value is replaced by a new declaration only | `what_was_learned_and_what_is_declared_do_not_replace_each_other` |
+//! | 12 | who was lost without leaving may see every worker, for as long as one that says so holds it | `neither_side_of_a_cut_takes_out_what_the_other_may_see` in `rule/cut_tests.rs` |
 
 pub mod dns;
 mod feed;

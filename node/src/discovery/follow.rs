@@ -123,7 +123,9 @@ impl Follow {
         };
         self.rule.change(*self.parts.settings.now());
         let (now, picture) = (Instant::now(), picture.as_deref());
-        self.rule.step(now, picture, &entries, &beside, peers)
+        let replicas = beside.view.replicas();
+        self.rule
+            .step(now, picture, &entries, &beside, peers, replicas)
     }
 
     /// The picture without workers that the settings do not allow: a source is not trusted more than an operator.

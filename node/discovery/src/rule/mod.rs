@@ -4,7 +4,10 @@
 //! what the other replicas state. A statement says where a replica's picture differs from the worker set, so it is empty
 //! most of the time: a replica that sees the source and objects to nothing sees what the set holds.
 
+#[cfg(test)]
+mod cut_tests;
 mod memory;
+mod others;
 mod statement;
 #[cfg(test)]
 mod tests;
@@ -14,10 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use grapevine_gossip::ReplicaId;
+use grapevine_gossip::view::ReplicaInfo;
 use grapevine_gossip::worker::{Labels, State, WorkerId, WorkerSpec};
 use tokio::time::Instant;
 
 use self::memory::{Memory, Situation};
+use self::others::Others;
 pub use self::statement::{
     Believed, Objection, PeerStatement, Statement, What, source_hash, worker_hash,
 };
@@ -32,7 +37,8 @@ pub struct Settings {
     pub hold: Duration,
     /// The same where the picture has no worker at all; they stay in use meanwhile.
     pub empty_hold: Duration,
-    /// How long one replica that still sees a worker holds it against most others.
+    /// How long one replica that still sees a worker holds it against most others; and how long one that was lost without
+    /// leaving is taken for seeing all workers.
     pub contest: Duration,
 }
 
@@ -93,7 +99,7 @@ pub struct Counts {
     pub ready: usize,
     /// In the registry and seen by nobody: they end with the hold.
     pub missing: usize,
-    /// Seen by some replicas and not by others.
+    /// Seen by some replicas and not by others, or perhaps by one that was lost without leaving.
     pub contested: usize,
 }
 
@@ -103,6 +109,7 @@ pub struct Rule {
     replica: ReplicaId,
     settings: Settings,
     memory: Memory,
+    others: Others,
 }
 
 /// Everything that one step looks at, gathered.
@@ -132,6 +139,7 @@ impl Rule {
             replica,
             settings,
             memory: Memory::default(),
+            others: Others::default(),
         }
     }
 
@@ -142,7 +150,7 @@ impl Rule {
 
     /// Looks at everything again. `picture` is this replica's, if it may be acted on ([`crate::Watcher::fresh`]);
     /// `set` is the registry beside this source;
-    /// `peers` are the statements of the other live replicas about this source.
+    /// `peers` are the statements of the other live replicas about this source, `replicas` all that are known.
     pub fn step(
         &mut self,
         now: Instant,
@@ -150,7 +158,10 @@ impl Rule {
         entries: &Entries,
         set: &dyn WorkerSet,
         peers: &[PeerStatement],
+        replicas: &[ReplicaInfo],
     ) -> Step {
+        let contest = self.settings.contest;
+        self.others.look(peers, replicas, contest, now);
         let registered = entries.values().flatten().count();
         let Some(picture) = picture else {
             self.memory.forget_waits();
@@ -342,6 +353,11 @@ impl Rule {
         let what = Some(What::Missing);
         let since = self.memory.waits_since(id, Situation::Missing, scene.now);
         let (missing, seen) = scene.votes.on(id, |what| what == What::Missing);
+        // Who is cut off cannot object: it counts as one that does, and not for ever.
+        let seen = seen + self.others.unheard();
+        if let Some(at) = self.others.next_forgotten(self.settings.contest) {
+            self.memory.look_again(at);
+        }
         if seen > 0 {
             step.counts.contested += 1;
             self.memory.contest(id);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use grapevine_gossip::view::ReplicaInfo;
 use grapevine_gossip::worker::{Labels, RawWorker, State, WorkerId, WorkerSpec};
 use proptest::prelude::*;
 use tokio::time::Instant;
@@ -13,10 +14,10 @@ use crate::picture::{Found, Picture};
 
 /// How often every replica looks.
 const LOOK: Duration = Duration::from_millis(500);
-const HOLD: Duration = Duration::from_secs(30);
+pub(super) const HOLD: Duration = Duration::from_secs(30);
 
 /// Replicas, each with a picture of its own; `None` cannot see.
-struct Replicas {
+pub(super) struct Replicas {
     now: Instant,
     rules: Vec<(Rule, Option<Picture>, Statement)>,
     entries: Entries,
@@ -24,9 +25,23 @@ struct Replicas {
     labels: BTreeMap<WorkerId, Labels>,
     /// Workers that another source declares, too.
     held_otherwise: BTreeSet<WorkerId>,
+    /// Those that the others do not hear.
+    pub(super) unheard: BTreeMap<usize, Unheard>,
     puts: usize,
     label_writes: usize,
-    removes: usize,
+    pub(super) removes: usize,
+}
+
+/// Why a replica is not heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unheard {
+    /// Cut off or dead: nobody knows.
+    Lost,
+    /// The same, longer ago than gossip remembers.
+    Forgotten,
+    /// It is about to end, or has ended, with a word.
+    Leaving,
+    Left,
 }
 
 /// The registry beside this source.
@@ -45,7 +60,7 @@ impl WorkerSet for Beside<'_> {
     }
 }
 
-fn id(number: usize) -> WorkerId {
+pub(super) fn id(number: usize) -> WorkerId {
     format!("w{number}").parse().expect("an id")
 }
 
@@ -57,14 +72,35 @@ fn found(number: usize, weight: u32, is_ready: bool) -> Found {
 }
 
 /// A picture of these workers, plain and ready.
-fn of(numbers: &[usize]) -> Option<Picture> {
+pub(super) fn of(numbers: &[usize]) -> Option<Picture> {
     let workers = numbers.iter().map(|&n| (id(n), found(n, 1000, true)));
     Some(Picture::new(workers).expect("a picture"))
 }
 
+/// What the others' gossip knows of a replica; nothing of one that left, or was forgotten.
+fn info(at: usize, unheard: Option<Unheard>) -> Option<ReplicaInfo> {
+    if matches!(unheard, Some(Unheard::Left | Unheard::Forgotten)) {
+        return None;
+    }
+    Some(ReplicaInfo {
+        id: format!("r{at}").parse().expect("an id"),
+        generation: 1,
+        gossip_addr: ([127, 0, 0, 1], 1).into(),
+        http: String::new(),
+        admin: String::new(),
+        version: String::new(),
+        ready: true,
+        leaving: unheard == Some(Unheard::Leaving),
+        live: unheard.is_none(),
+        registry: String::new(),
+        settings: String::new(),
+        ring: String::new(),
+    })
+}
+
 impl Replicas {
     /// `count` replicas that see these workers, when all of them are registered.
-    fn that_see(count: usize, numbers: &[usize]) -> Self {
+    pub(super) fn that_see(count: usize, numbers: &[usize]) -> Self {
         let rule = |at: usize| {
             let replica = format!("r{at}").parse().expect("an id");
             let rule = Rule::new(replica, Settings::default());
@@ -76,6 +112,7 @@ impl Replicas {
             entries: Entries::new(),
             labels: BTreeMap::new(),
             held_otherwise: BTreeSet::new(),
+            unheard: BTreeMap::new(),
             puts: 0,
             label_writes: 0,
             removes: 0,
@@ -88,21 +125,24 @@ impl Replicas {
         replicas
     }
 
-    fn see(&mut self, at: usize, picture: Option<Picture>) {
+    pub(super) fn see(&mut self, at: usize, picture: Option<Picture>) {
         self.rules[at].1 = picture;
     }
 
-    fn all_see(&mut self, picture: &Option<Picture>) {
+    pub(super) fn all_see(&mut self, picture: &Option<Picture>) {
         for (_, seen, _) in &mut self.rules {
             seen.clone_from(picture);
         }
     }
 
-    fn run(&mut self, time: Duration) {
+    pub(super) fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
             self.now += LOOK;
-            for at in 0..self.rules.len() {
+            for at in (0..self.rules.len())
+                .filter(|at| !self.unheard.contains_key(at))
+                .collect::<Vec<_>>()
+            {
                 self.step(at);
             }
         }
@@ -111,18 +151,22 @@ impl Replicas {
     /// One replica looks; what it writes is known to all before the next one looks.
     fn step(&mut self, at: usize) {
         let peers: Vec<_> = (0..self.rules.len())
-            .filter(|peer| *peer != at)
+            .filter(|peer| *peer != at && !self.unheard.contains_key(peer))
             .map(|peer| PeerStatement {
                 replica: format!("r{peer}").parse().expect("an id"),
                 statement: self.rules[peer].2.clone(),
             })
+            .collect();
+        let infos: Vec<_> = (0..self.rules.len())
+            .filter_map(|peer| info(peer, self.unheard.get(&peer).copied()))
             .collect();
         let (rule, picture, statement) = &mut self.rules[at];
         let beside = Beside {
             labels: &self.labels,
             held_otherwise: &self.held_otherwise,
         };
-        let step = rule.step(self.now, picture.as_ref(), &self.entries, &beside, &peers);
+        let picture = picture.as_ref();
+        let step = rule.step(self.now, picture, &self.entries, &beside, &peers, &infos);
         *statement = step.statement;
         self.puts += step.put.len();
         self.removes += step.remove.len();
@@ -139,12 +183,12 @@ impl Replicas {
         }
     }
 
-    fn registered(&self) -> Vec<WorkerId> {
+    pub(super) fn registered(&self) -> Vec<WorkerId> {
         let present = self.entries.iter().filter(|(_, spec)| spec.is_some());
         present.map(|(id, _)| id.clone()).collect()
     }
 
-    fn state(&self, number: usize) -> Option<State> {
+    pub(super) fn state(&self, number: usize) -> Option<State> {
         let spec = self.entries.get(&id(number))?.as_ref()?;
         Some(spec.state())
     }
@@ -274,7 +318,7 @@ fn what_nobody_sees_is_drained_then_removed() {
     replicas.all_see(&of(&[1]));
     // One that cannot see does not hold it.
     replicas.see(1, None);
-    replicas.run(Duration::from_secs(2));
+    replicas.run(Duration::from_secs(4));
     assert_eq!(replicas.state(2), Some(State::Draining));
     replicas.run(HOLD - Duration::from_secs(4));
     assert_eq!(replicas.state(2), Some(State::Draining));
