@@ -18,6 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt};
 use grapevine_gossip::worker::{Role, WorkerError};
 use tokio::time::Instant;
 
@@ -29,6 +30,10 @@ pub use name::{DnsName, DnsNameError};
 
 /// Greatest number of names of one source.
 pub const NAMES_MAX: usize = 64;
+
+/// Names that are asked for at once. One after the other, names whose server answers late would be old before the last one
+/// is known; all at once, they would be a flood to it.
+const ASKED_AT_ONCE: usize = 8;
 
 /// How workers are spoken to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -155,11 +160,13 @@ async fn look(settings: &DnsSettings, beliefs: &mut [Belief]) -> Result<Duration
     // Each look goes by the system's files as they are then: a name of the hosts file may have other addresses.
     let asker = Asker::new(settings)?;
     let mut stands = settings.ttl_max;
-    for ((name, role), belief) in settings.all_names().zip(beliefs) {
-        let answer = asker
-            .ask(name, settings)
-            .await
-            .inspect_err(|_| belief.failed())?;
+    let names = settings.all_names();
+    let questions: Vec<_> = names.map(|(name, _)| asker.ask(name, settings)).collect();
+    // In the order of the names, so that of several without an answer it is always the first that is reported.
+    let mut answers = stream::iter(questions).buffered(ASKED_AT_ONCE);
+    for ((_, role), belief) in settings.all_names().zip(beliefs) {
+        let answer = answers.next().await.expect("one for each name");
+        let answer = answer.inspect_err(|_| belief.failed())?;
         stands = stands.min(
             answer
                 .ttl

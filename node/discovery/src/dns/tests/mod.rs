@@ -295,3 +295,46 @@ async fn the_source_ends_with_its_readers() {
     let watched = watch(quick(&["w.example:80"], server.address()));
     watched.until_end().await;
 }
+
+/// 64 names whose server answers at the second try would take longer than a picture lasts.
+#[tokio::test]
+async fn eight_names_are_asked_at_once_and_the_first_without_an_answer_is_named() {
+    let server = Server::start().await;
+    let names: Vec<String> = (0..10).map(|n| format!("w{n}.example:80")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let of = |n: usize| format!("w{n}.example.");
+    let asked = |n: usize| server.asked(&of(n), RecordType::A);
+    for n in 0..10 {
+        server.set(&of(n), RecordType::A, Reply::Silence);
+    }
+    let settings = DnsSettings {
+        timeout: Duration::from_secs(60),
+        ..quick(&names, server.address())
+    };
+    let silent = watch(settings);
+    let all = async {
+        while !(0..8).all(|n| asked(n) > 0) {
+            server.next().await;
+        }
+    };
+    timeout(WITHIN, all).await.expect("eight at once");
+    assert_eq!([asked(8), asked(9)], [0, 0], "no more of them");
+    drop(silent);
+
+    // Whichever answer comes first.
+    let server = Server::start().await;
+    for n in 0..10 {
+        server.set(&of(n), RecordType::A, Reply::records([a(n as u8)]));
+    }
+    let failed = |code| Reply::Code(code);
+    server.set(&of(7), RecordType::A, failed(ResponseCode::Refused));
+    server.set(&of(3), RecordType::A, failed(ResponseCode::ServFail));
+    let mut watched = watch(quick(&names, server.address()));
+    watched.until_failure("w3.example:80: ", &[]).await;
+    for n in [3, 7] {
+        server.set(&of(n), RecordType::A, Reply::records([a(n as u8)]));
+    }
+    let ids: Vec<String> = (0..10).map(|n| format!("http://10.0.0.{n}:80")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    watched.until_ids(&ids).await;
+}
