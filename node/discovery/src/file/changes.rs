@@ -1,7 +1,8 @@
 //! When files are read again: by what the file system shows of them. Pure.
 //!
-//! A change is read once the next look finds it unchanged. A file that is written in place may be complete by its
-//! grammar and still lack its end: half a YAML list is a shorter list.
+//! A change is read once the next look finds it unchanged, and what was read counts once a look after it finds the files as
+//! they were before it. A file that is written in place may be complete by its grammar and still lack its end: half a YAML
+//! list is a shorter list.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -59,10 +60,29 @@ impl Changes {
         }
     }
 
-    /// Reports that the files were read as they were at the look, and whether all of them were good.
-    pub(super) fn read(&mut self, stamps: Stamps, now: Instant, was_good: bool) {
-        self.read = Some((stamps, now));
+    /// Reports that the files were read that were `before` at the look, whether all of them were good, and how they were
+    /// `after` the reading, where that could be seen. False if something changes just now, so that what was read says
+    /// nothing; of those that never settle it counts all the same, as at [`look`](Self::look).
+    pub(super) fn read(
+        &mut self,
+        before: Stamps,
+        after: Option<Stamps>,
+        was_good: bool,
+        now: Instant,
+        reread: Duration,
+    ) -> bool {
+        let age = |at: &Instant| now.saturating_duration_since(*at);
+        let never_settles = self
+            .read
+            .as_ref()
+            .is_some_and(|(_, at)| age(at) >= 2 * reread);
+        if after.as_ref() != Some(&before) && !never_settles {
+            self.seen = after;
+            return false;
+        }
+        self.read = Some((before, now));
         self.was_good = was_good;
+        true
     }
 
     /// Whether the last files that were read were good.
@@ -97,17 +117,46 @@ mod tests {
         Stamps::from([(PathBuf::from("w.json"), stamp)])
     }
 
+    /// The files were read, and stayed as they were meanwhile.
+    fn stood(changes: &mut Changes, content: u64, now: Instant) -> bool {
+        let files = || stamps(content);
+        changes.read(files(), Some(files()), true, now, REREAD)
+    }
+
+    /// The first reading, and each one that no change asked for, follow a single look.
+    #[tokio::test(start_paused = true)]
+    async fn what_changes_while_it_is_read_is_read_again_when_it_has_settled() {
+        let now = Instant::now();
+        let mut changes = Changes::default();
+        let mut later = now;
+        for (before, after) in [(1, 2), (3, 4)] {
+            later += REREAD;
+            assert_eq!(changes.look(&stamps(before), later, REREAD), Next::Read);
+            let seen = Some(stamps(after));
+            assert!(!changes.read(stamps(before), seen, true, later, REREAD));
+            let last = after + 1;
+            assert_eq!(changes.look(&stamps(last), later, REREAD), Next::Unsettled);
+            assert_eq!(changes.look(&stamps(last), later, REREAD), Next::Read);
+            assert!(stood(&mut changes, last, later));
+            assert_eq!(changes.look(&stamps(last), later, REREAD), Next::Unchanged);
+        }
+        // Gone while it was read, and there again.
+        later += REREAD;
+        assert_eq!(changes.look(&stamps(5), later, REREAD), Next::Read);
+        assert!(!changes.read(stamps(5), None, true, later, REREAD));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_change_is_read_when_it_has_settled() {
         let now = Instant::now();
         let mut changes = Changes::default();
         assert_eq!(changes.look(&stamps(1), now, REREAD), Next::Read, "first");
-        changes.read(stamps(1), now, true);
+        assert!(stood(&mut changes, 1, now));
         assert_eq!(changes.look(&stamps(1), now, REREAD), Next::Unchanged);
         assert_eq!(changes.look(&stamps(2), now, REREAD), Next::Unsettled);
         assert_eq!(changes.look(&stamps(3), now, REREAD), Next::Unsettled);
         assert_eq!(changes.look(&stamps(3), now, REREAD), Next::Read);
-        changes.read(stamps(3), now, true);
+        assert!(stood(&mut changes, 3, now));
         assert_eq!(changes.look(&stamps(3), now, REREAD), Next::Unchanged);
     }
 
@@ -116,7 +165,7 @@ mod tests {
         let now = Instant::now();
         let mut changes = Changes::default();
         changes.look(&stamps(1), now, REREAD);
-        changes.read(stamps(1), now, true);
+        assert!(stood(&mut changes, 1, now));
         changes.forget();
         assert_eq!(changes.look(&stamps(2), now, REREAD), Next::Unsettled);
         assert_eq!(changes.look(&stamps(3), now, REREAD), Next::Unsettled);
@@ -128,14 +177,14 @@ mod tests {
         let now = Instant::now();
         let mut changes = Changes::default();
         changes.look(&stamps(1), now, REREAD);
-        changes.read(stamps(1), now, true);
+        assert!(stood(&mut changes, 1, now));
         let later = now + REREAD;
         assert_eq!(changes.look(&stamps(1), later, REREAD), Next::Read);
         assert_eq!(changes.look(&stamps(2), later, REREAD), Next::Unsettled);
         assert_eq!(changes.look(&stamps(3), later, REREAD), Next::Unsettled);
         let later = later + REREAD;
         assert_eq!(changes.look(&stamps(4), later, REREAD), Next::Read);
-        changes.read(stamps(4), later, true);
+        assert!(changes.read(stamps(4), Some(stamps(5)), true, later, REREAD));
         assert_eq!(changes.look(&stamps(4), later, REREAD), Next::Unchanged);
     }
 }

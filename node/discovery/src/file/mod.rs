@@ -95,9 +95,13 @@ async fn step(
         Next::Unchanged if changes.was_good() => feed.confirm(),
         Next::Unchanged => {}
         Next::Read => {
-            let files = Arc::clone(&stamps);
-            let picture = blocking(move || look::read(&files)).await;
-            changes.read(Arc::unwrap_or_clone(stamps), now, picture.is_ok());
+            let (files, looked) = (Arc::clone(&stamps), Arc::clone(paths));
+            let read = blocking(move || Ok((look::read(&files), look::look(&looked)))).await;
+            let (picture, after) = read.unwrap_or_else(|why| (Err(why.clone()), Err(why)));
+            let before = Arc::unwrap_or_clone(stamps);
+            if !changes.read(before, after.ok(), picture.is_ok(), now, settings.reread) {
+                return settings.interval / 4;
+            }
             match picture {
                 Ok(picture) => feed.see(picture),
                 Err(why) => feed.fail(why),
