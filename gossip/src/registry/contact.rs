@@ -67,6 +67,11 @@ impl Contact {
         }
     }
 
+    /// Whether this replica belongs to no cluster yet.
+    pub fn has_met_nobody(&self) -> bool {
+        self.alone.is_none()
+    }
+
     /// Whether this is the claim of who has met nobody yet.
     pub fn is_of_nobody(claimed: Duration) -> bool {
         claimed == MET_NOBODY

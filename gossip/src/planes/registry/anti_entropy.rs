@@ -72,7 +72,7 @@ impl RegistryPlane {
             entries,
         } = answer;
         let is_taken = match self.contact.reunion(alone) {
-            Reunion::Merge => self.merge(peer, entries, cx).is_ok(),
+            Reunion::Merge => self.take_exchanged(peer, alone, entries, cx),
             // Only parts that differ came so far. Once: what it answers then may still be less than it says.
             Reunion::StartOver if asked.summary != Summary::of_nothing() => {
                 self.compare(peer, Summary::of_nothing(), cx);
@@ -119,6 +119,21 @@ impl RegistryPlane {
         tracing::warn!(replica = %peer, "this replica's clock was more than a day ahead and is right again; what was stamped then is dropped");
         self.tell_lost(&former);
         true
+    }
+
+    /// Takes what the peer has otherwise. False if nothing of it may be used.
+    fn take_exchanged(
+        &mut self,
+        peer: &ReplicaId,
+        peer_alone: Duration,
+        entries: Vec<Entry>,
+        cx: &mut Context,
+    ) -> bool {
+        let merged = self.take_in_of(peer, peer_alone, entries, cx);
+        if merged.as_ref().is_ok_and(|merged| merged.changed > 0) {
+            self.refresh(cx);
+        }
+        merged.is_ok()
     }
 
     /// Takes the peer's whole registry in place of ours, as one change: nobody sees a moment without workers. False if

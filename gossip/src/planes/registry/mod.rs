@@ -214,12 +214,12 @@ impl RegistryPlane {
             alone = piece.alone;
             is_whole = piece.last;
         }
-        if !is_whole || self.take_in(peer, entries, cx).is_err() {
+        // A release that does not say it takes everybody that it has met for the cluster.
+        let alone = alone.unwrap_or_default();
+        if !is_whole || self.take_in_of(peer, alone, entries, cx).is_err() {
             return Err(RequestError::Broken);
         }
         self.publish_with(load, cx);
-        // A release that does not say it takes everybody that it has met for the cluster.
-        let alone = alone.unwrap_or_default();
         self.contact.synced(alone);
         Ok(!Contact::is_of_nobody(alone))
     }
@@ -294,6 +294,25 @@ impl RegistryPlane {
         if merged.changed > 0 {
             self.refresh(cx);
         }
+        Ok(merged)
+    }
+
+    /// [`RegistryPlane::take_in`] of what a peer has that claims to have been alone for so long. The first cluster that this
+    /// replica meets knows better than its configuration.
+    ///
+    /// # Errors
+    /// The same.
+    fn take_in_of(
+        &mut self,
+        peer: &ReplicaId,
+        peer_alone: Duration,
+        entries: Vec<Entry>,
+        cx: &Context,
+    ) -> Result<Merged, RegistryError> {
+        let joins = self.contact.has_met_nobody() && !Contact::is_of_nobody(peer_alone);
+        let of_starts = joins.then(|| Registry::read_at_starts(&entries));
+        let mut merged = self.take_in(peer, entries, cx)?;
+        merged.changed += self.registry.yield_to(of_starts.unwrap_or_default());
         Ok(merged)
     }
 

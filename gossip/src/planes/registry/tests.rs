@@ -247,6 +247,53 @@ fn who_was_suspended_for_a_day_brings_no_removed_worker_back() {
     }
 }
 
+/// Whichever of the two descriptions has the greater bytes, and whichever way the registry is taken.
+#[test]
+fn a_start_describes_no_worker_of_the_cluster_anew() {
+    let configure = |all: &mut Replicas, at: usize, weight: u32| {
+        let mut raw = RawWorker::at("http://w:8000");
+        raw.weight_milli = weight;
+        let worker = (
+            "w".parse().expect("valid"),
+            WorkerSpec::new(raw).expect("valid"),
+        );
+        let mut cx = all.cx(at);
+        all.planes[at].configure([worker], &mut cx).expect("room");
+    };
+    let weight =
+        |all: &Replicas, at: usize| all.planes[at].registry.workers()[0].spec.weight_milli();
+    for (before, after, is_exchanged) in [(1, 2, false), (2, 1, false), (1, 2, true), (2, 1, true)]
+    {
+        let mut all = Replicas::new(["a", "b"]);
+        configure(&mut all, 0, before);
+        configure(&mut all, 1, before);
+        all.together(&[0, 1]);
+        all.together(&[0, 1]);
+        assert!(!all.planes[0].contact.has_met_nobody());
+        // Two start beside them, and one of them meets the other first.
+        let (c, d) = (all.starts("c"), all.starts("d"));
+        configure(&mut all, c, after);
+        configure(&mut all, d, after);
+        all.adopt(d, c);
+        for new in [c, d] {
+            // An old one compares first, as it may at any time.
+            all.now += SYNC_EVERY;
+            all.exchange(1, new);
+            if is_exchanged {
+                all.now += SYNC_EVERY;
+                all.exchange(new, 0);
+            } else {
+                all.adopt(new, 0);
+            }
+            assert_eq!(weight(&all, new), before);
+        }
+        all.together(&[0, 1, c, d]);
+        for at in [0, 1, c, d] {
+            assert_eq!(weight(&all, at), before, "{at}");
+        }
+    }
+}
+
 #[test]
 fn who_copied_from_a_replica_that_was_away_brings_no_removed_worker_back() {
     let mut all = apart(&[0, 1]);
