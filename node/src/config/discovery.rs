@@ -25,7 +25,8 @@ section! {
         /// The same where a source shows no worker at all any more, which is a mistake more often than an intention: they
         /// stay in use meanwhile.
         empty_hold: Duration = secs(300), in secs(1)..=HOUR * 24, live now;
-        /// How long replicas that still see a worker hold it against most others that do not.
+        /// How long replicas that still see a worker hold it against most others that do not; a replica that was lost without
+        /// leaving, and saw the source, may see it, too.
         contest: Duration = secs(600), in secs(10)..=HOUR * 24, live now;
     }
 }
