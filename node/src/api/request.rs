@@ -48,9 +48,10 @@ pub struct BodyView<'a> {
     pub prompt: Option<Prompt<'a>>,
     /// `input`.
     pub input: Option<Prompt<'a>>,
-    /// What SGLang, Cohere and vLLM's own paths have for a prompt: `text`, `texts`, `input_ids`, `token_ids`.
+    /// What SGLang, Cohere and vLLM's own paths have for a prompt, the first that is there: `text`, `texts`, `input_ids`,
+    /// `token_ids`.
     pub text: Option<Prompt<'a>>,
-    /// `query`, `queries`, `text_1` or `data_1`: what all pairs of a rerank or score begin with.
+    /// What all pairs of a rerank or score begin with, the first that is there: `query`, `queries`, `text_1`, `data_1`.
     pub query: Option<Prompt<'a>>,
     /// `tools`, as JSON.
     pub tools: Option<&'a RawValue>,
@@ -103,6 +104,9 @@ impl<'de> Visitor<'de> for Reader<'_> {
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
         let mut view = BodyView::default();
         let mut has_messages = None;
+        // Of each name, in the order in which they are preferred.
+        let mut texts = [const { None }; 4];
+        let mut queries = [const { None }; 4];
         while let Some(name) = map.next_key::<Text<'de>>()? {
             match &*name.0 {
                 "model" => {
@@ -125,16 +129,21 @@ impl<'de> Visitor<'de> for Reader<'_> {
                 }
                 "prompt" => once(&mut view.prompt, map.next_value()?, "prompt")?,
                 "input" => once(&mut view.input, map.next_value()?, "input")?,
-                "text" | "texts" | "input_ids" | "token_ids" => {
-                    view.text = view.text.or(map.next_value()?);
-                }
-                "query" | "queries" | "text_1" | "data_1" => {
-                    view.query = view.query.or(map.next_value()?);
-                }
+                "text" => once(&mut texts[0], map.next_value()?, "text")?,
+                "texts" => once(&mut texts[1], map.next_value()?, "texts")?,
+                "input_ids" => once(&mut texts[2], map.next_value()?, "input_ids")?,
+                "token_ids" => once(&mut texts[3], map.next_value()?, "token_ids")?,
+                "query" => once(&mut queries[0], map.next_value()?, "query")?,
+                "queries" => once(&mut queries[1], map.next_value()?, "queries")?,
+                "text_1" => once(&mut queries[2], map.next_value()?, "text_1")?,
+                "data_1" => once(&mut queries[3], map.next_value()?, "data_1")?,
                 "tools" => once(&mut view.tools, map.next_value()?, "tools")?,
-                "system" => view.system = map.next_value()?,
+                "system" => once(&mut view.system, map.next_value()?, "system")?,
                 "stream" => view.stream = is_true(map.next_value::<&RawValue>()?.get()),
-                "instructions" => view.instructions = text_or_none(&mut map)?,
+                "instructions" => {
+                    let instructions = text_or_none(&mut map)?;
+                    once(&mut view.instructions, instructions, "instructions")?;
+                }
                 "previous_response_id" => view.previous_response = text_or_none(&mut map)?,
                 "user" => view.user = text_or_none(&mut map)?,
                 "session_id" => view.session_id = text_or_none(&mut map)?,
@@ -155,6 +164,8 @@ impl<'de> Visitor<'de> for Reader<'_> {
                 }
             }
         }
+        view.text = texts.into_iter().flatten().next();
+        view.query = queries.into_iter().flatten().next();
         Ok(view)
     }
 }

@@ -240,6 +240,76 @@ fn pairs_have_the_key_of_what_they_begin_with() {
     }
 }
 
+/// Else all who leave a name empty would be one session, on one worker.
+#[test]
+fn an_empty_name_of_a_session_is_none() {
+    let home = |headers: &[(&'static str, &'static str)], names: &str, text: &str| {
+        let pairs = headers.iter().map(|(name, value)| {
+            let value = http::HeaderValue::from_static(value);
+            (http::HeaderName::from_static(name), value)
+        });
+        let body = format!(r#"{{"model":"m",{names}"prompt":"{text}"}}"#);
+        key_for_tests(Endpoint::Completions, &pairs.collect(), body.as_bytes()).home()
+    };
+    let (long, other) = ("a prompt ".repeat(200), "another ".repeat(200));
+    for (headers, names) in [
+        (&[("x-session-id", "")][..], ""),
+        (&[], r#""session_id":"","#),
+        (&[], r#""session_params":{"session_id":""},"#),
+    ] {
+        assert_eq!(home(headers, names, &long), home(&[], "", &long), "{names}");
+        assert_ne!(
+            home(headers, names, &long),
+            home(headers, names, &other),
+            "{names}"
+        );
+    }
+    let named = home(&[], r#""session_id":"s","#, &long);
+    for (headers, names) in [
+        (&[("x-session-id", ""), ("x-smg-routing-key", "s")][..], ""),
+        (&[("x-session-id", "")], r#""session_id":"s","#),
+        (
+            &[],
+            r#""session_params":{"session_id":""},"session_id":"s","#,
+        ),
+    ] {
+        assert_eq!(home(headers, names, &other), named, "{headers:?} {names}");
+    }
+}
+
+#[test]
+fn a_field_that_a_prompt_is_read_from_is_there_once() {
+    for name in [
+        "prompt",
+        "input",
+        "text",
+        "texts",
+        "input_ids",
+        "token_ids",
+        "query",
+        "queries",
+        "text_1",
+        "data_1",
+        "tools",
+        "system",
+        "instructions",
+    ] {
+        let body = format!(r#"{{"model":"m","{name}":"a","x":1,"{name}":"b"}}"#);
+        let error = BodyView::parse(Endpoint::Generate, body.as_bytes()).expect_err(name);
+        let says = format!("duplicate field `{name}`");
+        assert!(error.message.contains(&says), "{}", error.message);
+    }
+    // Two names are no repetition, and the order does not matter.
+    for body in [
+        r#"{"text":"a","input_ids":[1],"query":"q","text_1":"t"}"#,
+        r#"{"text_1":"t","query":"q","input_ids":[1],"text":"a"}"#,
+    ] {
+        let view = BodyView::parse(Endpoint::Generate, body.as_bytes()).expect("as it is");
+        let is = |prompt: &Option<Prompt<'_>>, text: &str| matches!(prompt, Some(Prompt::Text(found)) if found.0 == text);
+        assert!(is(&view.text, "a") && is(&view.query, "q"), "{body}");
+    }
+}
+
 #[test]
 fn errors_do_not_repeat_what_the_body_says() {
     const SECRET: &str = "canary, expected nothing";

@@ -29,17 +29,22 @@ pub(crate) static USER_HEADERS: [HeaderName; 3] = [
     HeaderName::from_static("x-correlation-id"),
 ];
 
-/// Tells the key which session and which user the request names.
+/// Tells the key which session and which user the request names. An empty name is none: it would be one session for all
+/// who leave it empty, and the next place is looked at.
 pub(crate) fn name_sessions<'a>(
     builder: &mut KeyBuilder,
     headers: &'a HeaderMap,
     view: &'a BodyView<'_>,
 ) {
     let header = |names: &[HeaderName]| {
-        let value = names.iter().find_map(|name| headers.get(name));
-        value.map(|value| value.as_bytes())
+        let values = names.iter().filter_map(|name| headers.get(name));
+        let mut values = values.map(|value| value.as_bytes());
+        values.find(|value| !value.is_empty())
     };
-    let body = |text: &'a Option<Text<'_>>| text.as_ref().map(|text| text.0.as_bytes());
+    let body = |text: &'a Option<Text<'_>>| {
+        let text = text.as_ref().map(|text| text.0.as_bytes());
+        text.filter(|text| !text.is_empty())
+    };
     let session = header(&SESSION_HEADERS)
         .or_else(|| body(&view.session_params_id))
         .or_else(|| body(&view.session_id));
