@@ -431,6 +431,11 @@ impl Admission {
         (placed, waiting.waited())
     }
 
+    /// A request that goes on has left a worker: those that wait for one should look. What ends wakes them by itself.
+    pub fn worker_has_room(&self) {
+        self.permits.at_workers.wake_all();
+    }
+
     /// `beside`: it is none of the requests at once, of which the tenant may have so many.
     fn within_limits(
         &self,

@@ -564,3 +564,22 @@ async fn bodies_that_wait_for_one_model_leave_bytes_for_others() {
     let counted = "admissions_total{class=\"normal\",result=\"queue_bytes\"}";
     assert_eq!(door.counted(counted), 1);
 }
+
+/// Long after its prompt is computed, or another worker has it, a request is still in progress.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_worker_looks_when_another_request_has_left_one() {
+    let door = door(8, 8);
+    let (model, ask): (Arc<str>, _) = ("m".into(), door.ask(None, None));
+    let room = std::cell::Cell::new(false);
+    let take = || match room.get() {
+        true => Ok(()),
+        false => Err(NoWorker::Full),
+    };
+    let mut waits = Box::pin(door.admission.place(&model, &ask, None, take));
+    assert!(poll_once(waits.as_mut()).is_none());
+    room.set(true);
+    assert!(poll_once(waits.as_mut()).is_none(), "nobody has told it");
+    door.admission.worker_has_room();
+    let (placed, _) = poll_once(waits.as_mut()).expect("it looks");
+    assert!(placed.is_ok());
+}

@@ -3,7 +3,8 @@
 //! One queue a model, in the same order as the queue at the door, and one for each kind of requests that only some of
 //! the model's workers may take: a queue is as good as its first, who must not wait for others than those behind want.
 //! There are never more queues than requests that wait. A waiting request looks for capacity when a request
-//! of this replica ends, and every [`AGAIN`] because those of other replicas end too, which gossip reports.
+//! of this replica ends or leaves a worker, and every [`AGAIN`] because those of other replicas do so too, which gossip
+//! reports.
 
 use std::sync::Arc;
 use std::time::Duration;

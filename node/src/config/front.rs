@@ -218,7 +218,9 @@ section! {
         upload_bytes: ByteSize = ByteSize::mib(32), in ByteSize(1)..=ByteSize::mib(1024), live now;
         /// Bytes of all bodies held at once; above it 503.
         ///
-        /// With `body_bytes` the bound on memory: raise it for many long prompts at a time.
+        /// With `body_bytes` the bound on memory: raise it for many long prompts at a time. A body counts once; where its
+        /// request is divided between two workers, the bytes of the leg that is sent are held beside it, and those of both
+        /// legs while they are sent at once (SGLang, NIXL push): up to three times as much.
         body_bytes_total: ByteSize = ByteSize::mib(1024), in ByteSize(1)..=ByteSize::mib(65_536), live now;
         /// Responses of `/v1/responses` whose worker is remembered; of older ones the workers are asked.
         ///

@@ -103,11 +103,11 @@ impl Answer {
         }
     }
 
-    /// All of it, of at most so many bytes.
+    /// All of it, of at most so many bytes. Its connection to this worker stays, if it may.
     ///
     /// # Errors
     /// It broke off, is longer, or is none that can be read to an end.
-    pub async fn whole(self, bytes_max: usize) -> Result<(Parts, Bytes), Failure> {
+    pub async fn whole(self, worker: &Worker, bytes_max: usize) -> Result<(Parts, Bytes), Failure> {
         let begun = match self {
             Self::Whole(parts, bytes) => return Ok((parts, bytes)),
             Self::Begun(begun) => *begun,
@@ -130,6 +130,7 @@ impl Answer {
                 return Err(Failure::Malformed(why.into()));
             }
         }
+        rest(worker, connection, &body);
         Ok((parts, all.freeze()))
     }
 
@@ -611,7 +612,75 @@ fn rest(worker: &Worker, mut connection: Connection, body: &AnswerBody) {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
+    use crate::alone::{Alone, worker_with};
+    use crate::config::KvEventsConfig;
+    use crate::upstream::patience::WaitsFor;
+
+    /// As the prefill leg of a stream: nobody reads its events, and the next prompt wants its connection.
+    #[tokio::test]
+    async fn the_connection_of_a_stream_that_was_read_to_its_end_stays() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let described = worker_with("w", "m", |raw| {
+            raw.url = format!("http://127.0.0.1:{port}");
+        });
+        let alone = Alone::new("r1", [described], &KvEventsConfig::default(), 1);
+        let fleet = alone.cluster.fleet();
+        let worker = Arc::clone(fleet.workers().next().expect("one"));
+        let serves = async {
+            let (mut client, _) = listener.accept().await.expect("a client");
+            let mut heard = Vec::new();
+            while !heard.ends_with(b"{}") {
+                client.read_buf(&mut heard).await.expect("a request");
+            }
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+            let answer = [
+                head,
+                "9\r\ndata: 1\n\n\r\n",
+                "9\r\ndata: 2\n\n\r\n",
+                "0\r\n\r\n",
+            ];
+            for piece in answer {
+                client.write_all(piece.as_bytes()).await.expect("taken");
+            }
+            client
+        };
+        let outgoing = Outgoing {
+            method: Method::POST,
+            target: Uri::from_static("/v1/completions"),
+            headers: HeaderMap::new(),
+            body: WorkerBody::unchanged(Bytes::from_static(b"{}")),
+            stream: true,
+            upgrade: None,
+            repeatable: true,
+            keeps_key: false,
+            one_value: false,
+        };
+        let limit = Duration::from_secs(60);
+        let limits = AttemptLimits {
+            connect: limit,
+            patience: Patience {
+                begun: Instant::now(),
+                waits_for: WaitsFor::Token,
+                silence: limit,
+                deadline: None,
+                worker_gone: limit,
+            },
+            held_bytes: 1024,
+        };
+        let asks = async {
+            let answer = attempt(&worker, &outgoing, &limits, || false).await;
+            let whole = answer.expect("a stream").whole(&worker, 1024).await;
+            whole.expect("to its end").1
+        };
+        let (read, _client) = tokio::join!(asks, serves);
+        assert_eq!(read, "data: 1\n\ndata: 2\n\n");
+        assert!(worker.idle.take(Instant::now()).is_some());
+    }
 
     #[test]
     fn a_stream_of_events_is_known_however_its_type_is_written() {

@@ -1,5 +1,7 @@
 //! One leg of a divided request: its bytes, and its answer.
 
+use std::sync::Arc;
+
 use grapevine_transfer::Leg;
 use http::header;
 use tokio::time::{Instant, timeout};
@@ -54,14 +56,15 @@ pub(super) fn outgoing(asked: &Asked, body: Vec<u8>, leg: &Leg, stream: bool) ->
     }
 }
 
-/// Has a prompt computed. `random`: what its transfer ids come from; `is_told`: its decode worker knows of it all along.
+/// Has a prompt computed. `outgoing`: held until the answer begins, and no longer; `random`: what its transfer ids come
+/// from; `is_told`: its decode worker knows of it all along.
 ///
 /// # Errors
 /// See [`Failure`]; the worker has had its verdict then.
 pub(super) async fn compute(
     dispatch: &Dispatch,
     first: PlacedHalf,
-    outgoing: &Outgoing,
+    outgoing: Outgoing,
     terms: Terms,
     random: u128,
     is_told: bool,
@@ -78,8 +81,10 @@ pub(super) async fn compute(
         ..terms
     };
     let sent = placed
-        .send_on(dispatch, outgoing, terms, Failure::verdict)
+        .send_on(dispatch, &outgoing, terms, Failure::verdict)
         .await?;
+    // Its worker has it, and the rest of the answer may take as long as the client's.
+    drop(outgoing);
     if !sent.answer.status().is_success() {
         return Ok(Prefilled::Shown(sent));
     }
@@ -91,9 +96,12 @@ pub(super) async fn compute(
         computed.offer();
     }
     let answered = Instant::now();
+    // There is room for another prompt.
+    dispatch.admission.worker_has_room();
+    let worker = Arc::clone(computed.worker());
     let rest = timeout(
         dispatch.timeouts.look().first_token,
-        answer.whole(ANSWER_BYTES_MAX),
+        answer.whole(&worker, ANSWER_BYTES_MAX),
     );
     let failure = match rest.await {
         Ok(Ok((_, bytes))) => {

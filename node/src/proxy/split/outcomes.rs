@@ -212,6 +212,8 @@ impl ToPair<'_> {
     /// The decode worker was chosen for nothing, and can be chosen again.
     pub(super) fn gives_back(&mut self, decode: PlacedHalf) {
         forget(&mut self.tried.decode, decode.index);
+        drop(decode);
+        self.dispatch.admission.worker_has_room();
     }
 }
 

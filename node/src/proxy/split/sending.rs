@@ -87,7 +87,7 @@ impl ToPair<'_> {
         };
         let (worker, begun) = (Arc::clone(first.worker()), Instant::now());
         let outgoing = self.begin_prefill(&mut first, &leg)?;
-        match legs::compute(self.dispatch, first, &outgoing, terms, random, false).await {
+        match legs::compute(self.dispatch, first, outgoing, terms, random, false).await {
             Ok(Prefilled::Computed(computed)) => {
                 self.prefilled(&computed);
                 self.send_decode(computed, decode, terms).await
@@ -120,7 +120,7 @@ impl ToPair<'_> {
         let ended = {
             let computing = pin!(async {
                 let computing =
-                    legs::compute(dispatch, first, &prefill_outgoing, terms, random, true);
+                    legs::compute(dispatch, first, prefill_outgoing, terms, random, true);
                 match computing.await {
                     Ok(Prefilled::Computed(computed)) => {
                         done = Some(computed);

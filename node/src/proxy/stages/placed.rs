@@ -172,6 +172,9 @@ impl Placed {
                     let pause = pause.min(dispatch.retry.look().worker_pause_max);
                     worker.glance.paused_until.extend(Instant::now() + pause);
                 }
+                // Its place there is free now, and its request may go on for long elsewhere.
+                drop(self);
+                dispatch.admission.worker_has_room();
                 Err(failure)
             }
         }
