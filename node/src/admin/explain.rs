@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use grapevine_gossip::worker::Role;
-use grapevine_placement::{Explanation, Key};
+use grapevine_placement::{Decision, Explanation};
 use http::{HeaderMap, Method, StatusCode};
 use serde::Serialize;
 use serde_json::Value;
@@ -162,7 +162,7 @@ impl Admin {
         };
         let whole = pool.role() == Role::Any;
         let divide = transfer.divide();
-        let (first, second) = self.explain_pair(halves, &routing.key, with_load);
+        let (first, second) = self.explain_pair(halves, &routing, with_load);
         let has_pair = first.decision.is_ok() && second.decision.is_ok();
         if let Some(way) = stays_whole(&self.cluster, pool, halves, &routing.key, &divide, &[], &[])
         {
@@ -183,28 +183,34 @@ impl Admin {
     fn explain_pair(
         &self,
         halves: &Halves,
-        key: &Key,
+        routing: &RoutingQuery,
         with_load: bool,
     ) -> (Explanation, Explanation) {
         let explain = |pool, passed_over: &[usize]| {
             let cluster = &self.cluster;
-            cluster.explain(pool, key, with_load, passed_over)
+            cluster.explain(pool, &routing.key, with_load, passed_over)
+        };
+        let other_ranks = routing.other_ranks(&halves.decode);
+        let explain_decode = |strangers: &[usize]| {
+            let passed_over = [strangers, &other_ranks].concat();
+            explain(&halves.decode, &passed_over)
         };
         let mut without = halves.pairs.silent().to_vec();
         let mut found = None;
         loop {
             let first = explain(&halves.prefill, &without);
             let Ok(decision) = &first.decision else {
-                let second = || explain(&halves.decode, &[]);
+                let second = || explain_decode(&[]);
                 return found.unwrap_or_else(|| (first, second()));
             };
             without.extend(halves.pairs.alike(decision.worker));
             let mut passed_over = halves.pairs.passed_over(decision.worker);
-            let mut second = explain(&halves.decode, passed_over.next().unwrap_or_default());
-            if second.decision.is_err()
+            let mut second = explain_decode(passed_over.next().unwrap_or_default());
+            let is_well = |decision: &Decision| !decision.unreachable;
+            if !second.decision.as_ref().is_ok_and(is_well)
                 && let Some(strangers) = passed_over.next()
             {
-                second = explain(&halves.decode, strangers);
+                second = explain_decode(strangers);
             }
             if second.decision.is_ok() {
                 return (first, second);

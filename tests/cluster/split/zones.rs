@@ -1,11 +1,11 @@
-//! Pairs are made within a zone where they can be.
+//! Pairs are made within a zone where they can be, and with the rank that a client names.
 
-use grapevine_testbed::fake_worker::Role;
-use grapevine_tests::chat::distinct;
+use grapevine_testbed::fake_worker::{Role, StopMode};
+use grapevine_tests::chat::{MODEL, distinct};
 use grapevine_tests::cluster::Plan;
 use serde_json::Value;
 
-use super::scene::{CHATS, Member, Scene, scene, short};
+use super::scene::{CHATS, Member, Scene, scene, short, until};
 
 fn chats() -> Vec<Value> {
     distinct(24).into_iter().map(short).collect()
@@ -82,6 +82,64 @@ async fn far_workers_take_turns_where_none_is_near() {
     let answers: Vec<usize> = scene.decode().iter().map(|w| w.log().len()).collect();
     assert_eq!(answers, [4, 4]);
     scene.ends().await;
+}
+
+/// While the health of most is bad it is not believed, but that of those that refuse connections.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_near_worker_that_is_dead_is_asked_after_a_far_one_that_lives() {
+    let members = [
+        Member::new(Role::Prefill).line("zone = \"a\""),
+        Member::new(Role::Decode).line("zone = \"a\""),
+        Member::new(Role::Decode).line("zone = \"b\""),
+        Member::new(Role::Decode).line("zone = \"b\""),
+    ];
+    let scene = scene(Plan::default(), 1, &members).await;
+    scene.talks().await;
+    let lives = scene.decode()[1].url();
+    for dead in [scene.decode()[0], scene.decode()[2]] {
+        dead.terminate(StopMode::Exit);
+    }
+    until("most decode workers are known to be dead", async || {
+        let seen = scene.cluster.replicas[0].admin().workers().await;
+        let dead = seen.iter().filter(|worker| worker.health == "unhealthy");
+        dead.count() == 2
+    })
+    .await;
+    let retries = async || scene.metric(0, "grapevine_retries_total", "").await;
+    let before = retries().await;
+    for chat in Scene::unseen().take(6) {
+        let answer = scene.ask(&chat).await.good();
+        assert_eq!(answer.pair().1, Some(&*lives), "{answer:?}");
+    }
+    assert_eq!(retries().await, before, "a dead one was asked first");
+    let chats: Vec<Value> = Scene::unseen().skip(6).take(6).collect();
+    let admin = scene.cluster.replicas[0].admin();
+    for explained in admin.explain(&chats).await {
+        assert_eq!(explained.pair().1, Some(&*lives));
+    }
+}
+
+/// The prompt is computed wherever it belongs: the rank is that of the engine which answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_a_client_names_is_that_of_the_decode_worker() {
+    const RANK: &str = "x-data-parallel-rank";
+    let mut decode = Member::new(Role::Decode);
+    decode.config.data_parallel = 2;
+    let decode = decode.start().await;
+    let plan = [0, 1].iter().fold(Plan::default(), |plan, rank| {
+        let url = format!("{}@{rank}", decode.url());
+        plan.worker_with(&url, &[MODEL], "role = \"decode\"\n")
+    });
+    let scene = scene(plan, 1, &[Member::new(Role::Prefill)]).await;
+    scene.talks().await;
+    for (number, chat) in Scene::unseen().take(12).enumerate() {
+        let rank = (number % 2).to_string();
+        let answer = scene.ask_with(0, CHATS, &[(RANK, &rank)], &chat).await;
+        let answer = answer.good();
+        assert!(answer.pair().0.is_some(), "{answer:?}");
+        let asked = format!("{}@{rank}", decode.url());
+        assert_eq!(answer.pair().1, Some(&*asked), "{answer:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

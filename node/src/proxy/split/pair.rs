@@ -175,13 +175,14 @@ fn without_partner(
     without: &mut Cow<'_, [usize]>,
 ) -> Option<NoWorker> {
     let (cluster, decode) = (&dispatch.cluster, &halves.decode);
+    let other_ranks = asked.other_ranks(decode);
     let mut nobody = None;
     for &index in halves.pairs.classes() {
         if without.contains(&index) {
             continue;
         }
         let strangers = halves.pairs.passed_over(index).last().unwrap_or_default();
-        let passed_over = [tried.decode.as_slice(), strangers].concat();
+        let passed_over = [tried.decode.as_slice(), strangers, &other_ranks].concat();
         // Mostly the first one that is looked at is well and has room. Else a decision says whether one is used all the same.
         if cluster.has_another(decode, &passed_over) {
             continue;
@@ -194,7 +195,8 @@ fn without_partner(
     nobody
 }
 
-/// Chooses the second half for a first one: in the same zone if there is one, and that has room.
+/// Chooses the second half for a first one: in the same zone if there is one that is well and has room. A near one that is
+/// a last resort is asked after those of other zones. Where its client names a rank, it is the rank that answers.
 ///
 /// # Errors
 /// No worker is left.
@@ -205,18 +207,32 @@ pub(super) fn choose_decode(
     prefill: usize,
     tried: &mut Vec<usize>,
 ) -> Result<PlacedHalf, NoWorker> {
+    let (decode, before) = (&halves.decode, tried.len());
+    let other_ranks = asked.other_ranks(decode);
     let mut choose = |strangers: &[usize]| {
+        let strangers = match other_ranks.is_empty() {
+            true => Cow::Borrowed(strangers),
+            false => Cow::Owned([strangers, &other_ranks].concat()),
+        };
+        // One that a choice before this one has passed over or given back may be chosen again.
+        tried.truncate(before);
         let begin = InFlight::begin_arriving;
-        asked.choose_but(dispatch, &halves.decode, tried, strangers, begin)
+        let chosen = asked.choose_but(dispatch, decode, tried, &strangers, begin);
+        chosen.map(|(placed, recorded)| placed_half(dispatch, decode, placed, recorded))
     };
     let mut passed_over = halves.pairs.passed_over(prefill);
     let near = choose(passed_over.next().unwrap_or_default());
-    let chosen = match (near, passed_over.next()) {
-        (Err(_), Some(strangers)) => choose(strangers),
-        (near, _) => near,
+    let Some(strangers) = passed_over.next() else {
+        return near;
     };
-    let (placed, recorded) = chosen?;
-    Ok(placed_half(dispatch, &halves.decode, placed, recorded))
+    match near {
+        Ok(near) if !near.placed.is_last_resort() => Ok(near),
+        // Whatever was chosen is given back before the others are looked at.
+        not_well => {
+            drop(not_well);
+            choose(strangers)
+        }
+    }
 }
 
 fn placed_half(

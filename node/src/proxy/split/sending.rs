@@ -17,6 +17,7 @@ use super::legs::{self, Prefilled};
 use super::outcomes::forget;
 use super::pair::{Failed, First, Pair, PlacedHalf, UnderWay};
 use super::plan::ToPair;
+use crate::http::headers::RANK;
 use crate::proxy::division::blame::{self, Fault};
 use crate::proxy::record::Record;
 use crate::proxy::retry::Attempt;
@@ -212,6 +213,10 @@ impl ToPair<'_> {
         let stream = !leg.one_token && self.asked.outgoing().stream;
         let mut outgoing = legs::outgoing(self.asked, body, leg, stream);
         outgoing.headers.insert(header::ACCEPT_ENCODING, PLAIN);
+        if leg.rank.is_none() {
+            // What a client names is the engine that answers; those of this worker may be fewer.
+            outgoing.headers.remove(RANK);
+        }
         self.record.propagate_prefill(&mut outgoing.headers);
         Ok(outgoing)
     }
