@@ -108,6 +108,12 @@ impl Budget {
         Counted(Arc::clone(self))
     }
 
+    /// No token will come, whatever happens: there is no floor, and no request pays anything in.
+    pub(super) fn lends_nothing(&self) -> bool {
+        let config = self.config.look();
+        floor(&config) == 0 && share(&config) == 0
+    }
+
     /// Takes a token for a retry, if there is one.
     pub(super) fn lend(self: &Arc<Self>) -> Option<Loan> {
         self.follow_floor();

@@ -17,7 +17,7 @@ use grapevine_gossip::worker::WorkerId;
 use grapevine_placement::NoWorker;
 use tokio::time::{Instant, sleep};
 
-use super::budget::Loan;
+use super::budget::{Budget, Loan};
 use super::continuation::{Ask, Continuation, Next, Reason, Room};
 use super::deaths::Sign;
 use super::dispatch::Dispatch;
@@ -132,7 +132,9 @@ async fn search(
     if asked.is_condemned(dispatch).await {
         return Err(Reason::QueryOfDeath);
     }
-    let loan = place_in_budget(dispatch).await.ok_or(Reason::Budget)?;
+    let within = dispatch.timeouts.look().first_token;
+    let loan = place_in_budget(&dispatch.budget, within).await;
+    let loan = loan.ok_or(Reason::Budget)?;
     // The fleet may have changed since the stream began.
     let before = asked.pool_arc();
     let changed = asked.changed_from(before, &dispatch.cluster);
@@ -281,16 +283,57 @@ impl AttemptPlan for ToNext<'_> {
 }
 
 /// A worker that dies takes many streams with it, so a place in the budget is waited for: they move a share at
-/// a time. None when none becomes free within the limit for first tokens.
-async fn place_in_budget(dispatch: &Dispatch) -> Option<Loan> {
-    let by = Instant::now() + dispatch.timeouts.look().first_token;
+/// a time. None when none becomes free in that time, and at once of a budget that never lends: the client of a broken stream
+/// hears nothing while it waits.
+async fn place_in_budget(budget: &Arc<Budget>, within: Duration) -> Option<Loan> {
+    let by = Instant::now() + within;
     loop {
-        if let Some(loan) = dispatch.budget.lend() {
+        if let Some(loan) = budget.lend() {
             return Some(loan);
         }
-        if Instant::now() >= by {
+        if budget.lends_nothing() || Instant::now() >= by {
             return None;
         }
         sleep(BUDGET_LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::RetryConfig;
+
+    const WITHIN: Duration = Duration::from_secs(60);
+
+    fn budget(share: f64, floor: u32) -> Arc<Budget> {
+        let config = RetryConfig {
+            budget: share,
+            budget_floor: floor,
+            ..RetryConfig::default()
+        };
+        Arc::new(Budget::new(config.into()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_budget_that_never_lends_is_not_waited_for() {
+        let begun = Instant::now();
+        assert!(place_in_budget(&budget(0.0, 0), WITHIN).await.is_none());
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_budget_is_waited_for() {
+        let budget = budget(0.0, 1);
+        let lent = budget.lend().expect("the floor");
+        let begun = Instant::now();
+        assert!(place_in_budget(&budget, WITHIN).await.is_none());
+        assert!(begun.elapsed() >= WITHIN);
+        drop(lent);
+        assert!(place_in_budget(&budget, WITHIN).await.is_some());
+        // Requests may pay in what is missing.
+        let none_yet = self::budget(0.2, 0);
+        let begun = Instant::now();
+        assert!(place_in_budget(&none_yet, WITHIN).await.is_none());
+        assert!(begun.elapsed() >= WITHIN);
     }
 }
