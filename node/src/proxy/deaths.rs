@@ -184,7 +184,11 @@ impl Company {
             // Another request on it was the first to notice.
             Failure::WorkerBad if worker.health.look().is_unreachable => Sign::Connection,
             Failure::Connect(_) if why.is_refused() => {
-                deaths.saw(worker, Sign::Connection, None, now);
+                // One that has refused for long is asked as a last resort: it did not end now.
+                let since = worker.refuses_since.get();
+                if since.is_none_or(|since| since + TOGETHER >= now) {
+                    deaths.saw(worker, Sign::Connection, None, now);
+                }
                 return;
             }
             _ => return,
@@ -422,6 +426,27 @@ mod tests {
         let other = (2, [2; 16]);
         assert!(!is_condemned(&workers[2..4], other).await, "so is another");
         assert!(is_condemned(&workers[4..6], BODY).await, "by itself");
+    }
+
+    /// While the health of most is bad, such ones are asked again and again.
+    #[tokio::test(start_paused = true)]
+    async fn workers_that_ended_long_ago_excuse_nobody() {
+        let (deaths, company, workers) = (Deaths::default(), Company::default(), workers());
+        let refused = || Failure::Connect(std::io::ErrorKind::ConnectionRefused.into());
+        for worker in &workers[..OTHERS] {
+            worker.refuses_since.begin(Instant::now());
+        }
+        let others = || deaths.others(&workers[2..], BODY, Instant::now()).len();
+        let asks = || {
+            for worker in &workers[..OTHERS] {
+                company.failed(&deaths, worker, sent_now(), &refused());
+            }
+        };
+        asks();
+        assert_eq!(others(), OTHERS, "they ended a moment ago");
+        tokio::time::advance(TOGETHER + Duration::from_secs(1)).await;
+        asks();
+        assert_eq!(others(), 0);
     }
 
     /// Connections end by the hundred where there are hundreds of workers.
