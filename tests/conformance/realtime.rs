@@ -301,6 +301,34 @@ async fn a_key_for_other_models_does_not_learn_the_only_ones_name() {
     house.close().await;
 }
 
+/// A browser can set no header, and closes a session whose answer agrees to nothing of what it offers; so does the library
+/// here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_may_be_offered_as_a_subprotocol_and_goes_nowhere() {
+    const OFFER: &str = "sec-websocket-protocol";
+    let mut file = KeyFile::new();
+    let key = file.add("web", "").await;
+    let house = House::of(file.plan(), vec![quick()]).await;
+    let offered = |key: &str| format!("realtime, openai-insecure-api-key.{key}, x.v1");
+    let wrong = ask(&house, PATH, &[(OFFER, &offered("gv-other"))]).await;
+    assert_error(&wrong, 401, "invalid_api_key");
+    assert!(house.workers[0].log().is_empty(), "a worker was asked");
+    let good = offered(&key);
+    drop(open(&house, PATH, &[(OFFER, &good)]).await);
+    for seen in house.workers[0].log() {
+        let offers = seen.headers.iter();
+        let offers = offers.filter(|(name, _)| name.eq_ignore_ascii_case(OFFER));
+        let offers: Vec<&str> = offers.map(|(_, value)| value.as_str()).collect();
+        assert_eq!(offers, ["realtime, x.v1"]);
+        assert!(
+            !format!("{:?}", seen.headers).contains(&*key),
+            "a worker saw the key"
+        );
+    }
+    freed(&house.workers).await;
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_goes_to_no_model_that_its_key_may_not_have() {
     let mut file = KeyFile::new();

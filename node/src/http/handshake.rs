@@ -76,6 +76,11 @@ pub(crate) fn is_accepted(answer: &response::Parts, accept: &HeaderValue) -> boo
         && said.next().is_none()
 }
 
+/// Whether a client's handshake offers this subprotocol. Names of subprotocols are the same in one case only.
+pub(crate) fn offers(headers: &HeaderMap, protocol: &str) -> bool {
+    tokens(headers, &header::SEC_WEBSOCKET_PROTOCOL).any(|offered| offered == protocol.as_bytes())
+}
+
 /// Makes a head one that asks for, or agrees to, the change of protocols.
 pub(crate) fn switch(headers: &mut HeaderMap) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -89,9 +94,13 @@ fn accept_of(key: &str) -> HeaderValue {
 }
 
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) -> bool {
+    tokens(headers, name).any(|found| found.eq_ignore_ascii_case(token))
+}
+
+fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
     let values = headers.get_all(name).iter();
-    let mut tokens = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    tokens.any(|found| found.trim_ascii().eq_ignore_ascii_case(token))
+    let all = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    all.map(<[u8]>::trim_ascii)
 }
 
 #[cfg(test)]
@@ -155,6 +164,17 @@ mod tests {
         ] {
             let pairs = [&GOOD[..], &[more]].concat();
             assert!(client(&pairs).is_err(), "{more:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_client_offers_is_found_in_its_list() {
+        let mut headers = HeaderMap::new();
+        let name = header::SEC_WEBSOCKET_PROTOCOL;
+        headers.append(&name, HeaderValue::from_static("a, realtime ,b"));
+        headers.append(&name, HeaderValue::from_static("c"));
+        for (protocol, expected) in [("realtime", true), ("c", true), ("Realtime", false)] {
+            assert_eq!(offers(&headers, protocol), expected, "{protocol}");
         }
     }
 

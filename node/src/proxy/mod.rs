@@ -86,7 +86,7 @@ use crate::memory::Memory;
 use crate::readiness::Readiness;
 use crate::seats::Seats;
 use crate::shutdown::{Cutoff, Phase};
-use crate::tenants::Keys;
+use crate::tenants::{Keys, take_offered_keys};
 use crate::trace::Tracing;
 use crate::upstream::probe_parts::Learned;
 use crate::warmup::WarmUps;
@@ -277,7 +277,7 @@ impl Proxy {
     /// Everything that needs no worker is answered here.
     async fn answer(
         self: &Arc<Self>,
-        head: Box<Parts>,
+        mut head: Box<Parts>,
         body: ClientBody,
         id: &HeaderValue,
         client: IpAddr,
@@ -312,7 +312,12 @@ impl Proxy {
         let key = match endpoint {
             // Monitoring needs no key.
             Endpoint::Live | Endpoint::Ready => Ok(None),
-            _ => self.keys.caller(&head.headers),
+            _ => {
+                if endpoint == Endpoint::Realtime && self.keys.are_configured() {
+                    take_offered_keys(&mut head.headers);
+                }
+                self.keys.caller(&head.headers)
+            }
         };
         if let Some(response) = self.local(endpoint, head.uri.path(), &key) {
             return response;

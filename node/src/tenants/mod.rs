@@ -5,6 +5,7 @@
 
 pub mod bucket;
 pub mod metrics;
+mod offered;
 pub mod secret;
 mod tenant;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use grapevine_gossip::peer_state::TenantUse;
 use http::{HeaderMap, HeaderName, header};
 use tokio::time::Instant;
 
+pub(crate) use self::offered::take_offered_keys;
 pub use self::tenant::{Gossiped, OthersUse, Seat, Tenant};
 
 use self::bucket::{Bucket, Quota};
@@ -244,17 +246,17 @@ enum Sent<'a> {
 }
 
 fn sent(headers: &HeaderMap) -> Sent<'_> {
-    let authorization = headers.get(header::AUTHORIZATION);
-    let plain = headers.get_all(X_API_KEY);
-    let mut plain = plain.iter();
-    let key = match (authorization, plain.next(), plain.next()) {
-        (Some(_), None, None) => match bearer(headers) {
+    let mut values = KEY_HEADERS
+        .into_iter()
+        .flat_map(|name| headers.get_all(name).iter());
+    let key = match (values.next(), values.next()) {
+        (None, _) => return Sent::Nothing,
+        (Some(_), Some(_)) => return Sent::Unreadable,
+        (Some(_), None) if headers.contains_key(header::AUTHORIZATION) => match bearer(headers) {
             Some(key) => key,
             None => return Sent::Unreadable,
         },
-        (None, Some(key), None) => key.as_bytes(),
-        (None, None, _) => return Sent::Nothing,
-        _ => return Sent::Unreadable,
+        (Some(key), None) => key.as_bytes(),
     };
     if key.is_empty() || key.len() > secret::KEY_BYTES_MAX {
         return Sent::Unreadable;

@@ -77,6 +77,13 @@ fn only_a_good_key_is_let_in() {
             headers(&[("authorization", "Bearer b"), ("x-api-key", CANARY)]),
             "unreadable",
         ),
+        (
+            headers(&[
+                ("authorization", &format!("Bearer {CANARY}")),
+                ("authorization", "b"),
+            ]),
+            "unreadable",
+        ),
     ] {
         let counted = || {
             let labels = crate::metrics::ReasonLabels { reason };
@@ -89,6 +96,52 @@ fn only_a_good_key_is_let_in() {
         assert!(!error.message.contains("gv-"));
     }
     assert!(!format!("{keys:?}").contains(CANARY));
+}
+
+/// As a browser sends it, which can set no header.
+#[test]
+fn a_key_among_subprotocols_is_taken_from_there() {
+    let keys = keys(&entry("a", CANARY, ""));
+    let offered = |values: &[&str]| {
+        let pairs: Vec<_> = values
+            .iter()
+            .map(|value| ("sec-websocket-protocol", *value))
+            .collect();
+        let mut headers = headers(&pairs);
+        take_offered_keys(&mut headers);
+        headers
+    };
+    let key = format!("openai-insecure-api-key.{CANARY}");
+    for (values, left) in [
+        (
+            vec![format!("realtime, {key},x.v1")],
+            Some("realtime, x.v1"),
+        ),
+        (vec!["realtime".to_owned(), key.clone()], Some("realtime")),
+        (vec![key.clone()], None),
+    ] {
+        let values: Vec<&str> = values.iter().map(String::as_str).collect();
+        let headers = offered(&values);
+        let found = keys.caller(&headers).expect("let in").expect("a key");
+        assert_eq!(found.name(), "a");
+        let protocols = headers.get(header::SEC_WEBSOCKET_PROTOCOL);
+        assert_eq!(
+            protocols.map(HeaderValue::as_bytes),
+            left.map(str::as_bytes)
+        );
+    }
+    // Which of two counts is nobody's guess.
+    assert!(keys.caller(&offered(&[&key, &key])).is_err());
+    let mut both = headers(&[
+        ("authorization", "Bearer b"),
+        ("sec-websocket-protocol", &key),
+    ]);
+    take_offered_keys(&mut both);
+    assert!(keys.caller(&both).is_err());
+    let none = ["realtime ,x", "y"];
+    let untouched = offered(&none);
+    let untouched = untouched.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
+    assert!(untouched.eq(none), "as it was");
 }
 
 #[test]

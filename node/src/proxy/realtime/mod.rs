@@ -21,7 +21,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{HeaderValue, header};
+use http::{HeaderMap, HeaderValue, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::form_urlencoded;
 
@@ -31,6 +31,9 @@ use crate::config::RealtimeConfig;
 use crate::http::handshake;
 use crate::live::Live;
 use crate::metrics::refusals::RefusalMetrics;
+
+/// The subprotocol that OpenAI's clients offer for these sessions, beside what tells who they are.
+pub(super) const PROTOCOL: &str = "realtime";
 
 /// All sessions of this replica.
 #[derive(Debug)]
@@ -59,6 +62,19 @@ pub(super) struct Session {
     pub(super) place: OwnedSemaphorePermit,
     /// What its client may say, where that is not everything.
     pub(super) scope: Option<watch::SessionScope>,
+    /// Its client offers [`PROTOCOL`].
+    pub(super) offers_protocol: bool,
+}
+
+impl Session {
+    /// Names the subprotocol in a worker's answer that names none, if the client offers it: a browser closes a session
+    /// whose answer agrees to nothing of what it offered, and engines do not look at that.
+    pub(super) fn agrees(&self, answer: &mut HeaderMap) {
+        if self.offers_protocol && !answer.contains_key(header::SEC_WEBSOCKET_PROTOCOL) {
+            let protocol = HeaderValue::from_static(PROTOCOL);
+            answer.insert(header::SEC_WEBSOCKET_PROTOCOL, protocol);
+        }
+    }
 }
 
 impl Sessions {

@@ -68,6 +68,7 @@ impl Admitted {
             // What is to be read is not compressed.
             head.headers.remove(header::SEC_WEBSOCKET_EXTENSIONS);
         }
+        let offers_protocol = handshake::offers(&head.headers, realtime::PROTOCOL);
         head.uri = renamed(std::mem::take(&mut head.uri), model);
         let nothing = WorkerBody::unchanged(Bytes::new());
         let mut outgoing = Outgoing {
@@ -98,6 +99,7 @@ impl Admitted {
             session: Some(Session {
                 place: opening.place,
                 scope,
+                offers_protocol,
             }),
             _counted: entry.budget.request(),
         }))

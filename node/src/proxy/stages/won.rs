@@ -96,6 +96,7 @@ impl Won {
             record.switches(&parts);
             handshake::switch(&mut parts.headers);
             let session = self.asked.session.expect("only a session asks for a 101");
+            session.agrees(&mut parts.headers);
             let config = sessions.config();
             let held = (in_flight, record);
             let tunnel = Tunnel::new(*switched, config, self.asked.deadline, held, session);
