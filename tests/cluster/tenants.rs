@@ -71,11 +71,16 @@ async fn limits_of_a_key_hold_over_the_cluster() {
 
     for replica in [one, other] {
         // On a busy machine they may have lost each other for a moment.
-        eventually(LIMIT, "it knows of two replicas", async || {
-            let live = replica.admin().metrics().await;
-            let live = live.sum("grapevine_replicas_live", "");
-            (live == 2.0).then_some(()).ok_or_else(|| format!("{live}"))
-        })
+        eventually(
+            LIMIT,
+            "it knows of two replicas that are ready",
+            async || {
+                let view = replica.admin().view().await;
+                let ready = view.replicas.iter().filter(|of| of.live && of.ready);
+                let is_shared = ready.count() == 2;
+                is_shared.then_some(()).ok_or_else(|| format!("{view:?}"))
+            },
+        )
         .await;
         for remaining in ["1", "0"] {
             let answer = ask(replica, &rated).await;

@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use grapevine_discovery::dns::{self, DnsSettings};
+use grapevine_discovery::dns::{self, DnsSettings, NoAnswer};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::net::lookup_host;
 use tokio::time::{Instant, timeout};
@@ -38,7 +38,12 @@ pub(super) enum NoAddress {
     #[error("its name has no address: {0}")]
     Unknown(io::Error),
     #[error("its name has no address: {system}; the servers of dns.servers: {own}")]
-    UnknownToAll { system: io::Error, own: String },
+    UnknownToAll {
+        system: io::Error,
+        own: String,
+        /// The servers of `dns.servers` could tell nothing of the name.
+        is_blind: bool,
+    },
 }
 
 impl NoAddress {
@@ -52,7 +57,13 @@ impl NoAddress {
 impl NoAddress {
     /// The system cannot tell now (`EAI_AGAIN`), which is no word about the name. The standard library has it as text only,
     /// that of glibc or of musl.
+    ///
+    /// Of a zone that only the servers of `dns.servers` have, the system says that there is no such name: where those can
+    /// tell nothing, that is no word about it either.
     fn is_for_now(&self) -> bool {
+        if matches!(self, Self::UnknownToAll { is_blind: true, .. }) {
+            return true;
+        }
         let why = self.system().to_string();
         why.contains("Temporary failure in name resolution") || why.contains("Try again")
     }
@@ -169,10 +180,14 @@ impl Hosts {
         };
         let own = async {
             let found = dns::addresses(settings, host).await?;
-            Ok::<Vec<_>, String>(at_port(found, port))
+            Ok::<Vec<_>, NoAnswer>(at_port(found, port))
         };
         tokio::pin!(system, own);
-        let of_all = |system, own| NoAddress::UnknownToAll { system, own };
+        let of_all = |system, own: NoAnswer| NoAddress::UnknownToAll {
+            system,
+            own: own.why,
+            is_blind: !own.is_final,
+        };
         match timeout(SYSTEM_AFTER, &mut own).await {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(why)) => return system.await.map_err(|error| of_all(error, why)),
@@ -373,6 +388,16 @@ mod tests {
         assert_eq!(busy.expect("known"), at("10.0.0.8:80"));
         let gone = known.or_ask(host, 80, said(UNKNOWN)).await;
         assert!(gone.is_err(), "it has no address any more");
+        let in_zone = |is_blind| async move {
+            Err::<Vec<SocketAddr>, _>(NoAddress::UnknownToAll {
+                system: io::Error::other(UNKNOWN),
+                own: "of dns.servers".to_owned(),
+                is_blind,
+            })
+        };
+        let blind = known.or_ask(host, 80, in_zone(true)).await;
+        assert_eq!(blind.expect("known"), at("10.0.0.8:80"));
+        assert!(known.or_ask(host, 80, in_zone(false)).await.is_err());
         advance(KNOWN_FOR).await;
         let late = known.or_ask(host, 80, said(BUSY)).await;
         assert!(late.is_err(), "that is too long ago");

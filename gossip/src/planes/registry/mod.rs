@@ -27,7 +27,7 @@ use crate::load::LoadFrame;
 use crate::metrics::{Metrics, Why};
 use crate::peers::Reason;
 use crate::plane::{Context, NewView, Origin, Plane, RequestError, Seen, Surroundings};
-use crate::registry::{Contact, Entry, Merged, Registry, RegistryError, Warmups};
+use crate::registry::{Contact, Entry, Merged, Registry, RegistryError, Reunion, Warmups};
 use crate::replica::ReplicaId;
 use crate::unseen::Unseen;
 use crate::view::{ReplicaInfo, View};
@@ -216,7 +216,15 @@ impl RegistryPlane {
         }
         // A release that does not say it takes everybody that it has met for the cluster.
         let alone = alone.unwrap_or_default();
-        if !is_whole || self.take_in_of(peer, alone, entries, cx).is_err() {
+        if !is_whole {
+            return Err(RequestError::Broken);
+        }
+        // Several are asked at once: the cluster's may be here already, and of one that has met no cluster nothing is taken
+        // then, as at every other meeting.
+        if self.contact.reunion(alone) == Reunion::PeerStartsOver {
+            return Ok(false);
+        }
+        if self.take_in_of(peer, alone, entries, cx).is_err() {
             return Err(RequestError::Broken);
         }
         self.publish_with(load, cx);

@@ -364,6 +364,21 @@ fn a_cluster_whose_replicas_were_all_away_keeps_what_it_holds() {
     }
 }
 
+/// A starting replica asks several at once: the newcomer's answer may come last.
+#[test]
+fn a_newcomer_gives_nothing_to_who_has_the_clusters() {
+    let mut all = Replicas::new(["a", "b"]);
+    all.together(&[0, 1]);
+    all.together(&[0, 1]);
+    all.put(0, "kept");
+    all.together(&[0, 1]);
+    let (c, d) = (all.starts("c"), all.starts("d"));
+    all.put(d, "other");
+    all.adopt(c, 0);
+    all.adopt(c, d);
+    assert_eq!(all.workers(c), ["kept"]);
+}
+
 /// A liar gives an entry that is stamped a day ahead to the one of two whose clock is ahead by some seconds. The other one
 /// leaves it out, takes all else, and holds it against nobody.
 #[test]

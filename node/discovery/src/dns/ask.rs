@@ -17,10 +17,10 @@ use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use hickory_resolver::system_conf::parse_resolv_conf;
 use hickory_resolver::{Hosts, TokioResolver};
 
-use super::DnsSettings;
 use super::answer::{Answer, Service, at_addresses, at_services};
 use super::failure::{Failure, NO_NAME, failure};
 use super::name::{DnsName, absolute, candidates};
+use super::{DnsSettings, NoAnswer};
 
 /// A way to ask. It holds no answers: how long those stand is decided by the source. What the system says of servers and
 /// hosts is as it was when this was made.
@@ -139,14 +139,22 @@ impl Asker {
     ///
     /// # Errors
     /// Why none is known, with what to check.
-    pub(super) async fn host(&self, host: &str, within: Duration) -> Result<Vec<IpAddr>, String> {
-        let full = absolute(host).ok_or("it is no name that can be asked for")?;
+    pub(super) async fn host(&self, host: &str, within: Duration) -> Result<Vec<IpAddr>, NoAnswer> {
+        let said = |why: &str| NoAnswer {
+            why: why.to_owned(),
+            is_final: true,
+        };
+        let blind = |why| NoAnswer {
+            why,
+            is_final: false,
+        };
+        let full = absolute(host).ok_or_else(|| said("it is no name that can be asked for"))?;
         match tokio::time::timeout(within, self.addresses(&full)).await {
             Ok(Ok(records)) => Ok(addresses(records.answers()).collect()),
-            Ok(Err(Failure::NoName)) => Err("there is no such name (NXDOMAIN)".to_owned()),
-            Ok(Err(Failure::Empty)) => Err("the name has no address".to_owned()),
-            Ok(Err(Failure::Blind(why))) => Err(why),
-            Err(_) => Err(unanswered(within)),
+            Ok(Err(Failure::NoName)) => Err(said("there is no such name (NXDOMAIN)")),
+            Ok(Err(Failure::Empty)) => Err(said("the name has no address")),
+            Ok(Err(Failure::Blind(why))) => Err(blind(why)),
+            Err(_) => Err(blind(unanswered(within))),
         }
     }
 }

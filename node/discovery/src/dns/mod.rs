@@ -114,12 +114,24 @@ impl DnsSettings {
     }
 }
 
+/// Why no address of a host is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoAnswer {
+    /// In words, with what to check.
+    pub why: String,
+    /// A server said so of the name; else none could tell.
+    pub is_final: bool,
+}
+
 /// The addresses that `host` has now, by the name servers of `settings`.
 ///
 /// # Errors
 /// Why none is known, with what to check.
-pub async fn addresses(settings: &DnsSettings, host: &str) -> Result<Vec<IpAddr>, String> {
-    let asker = Asker::new(settings)?;
+pub async fn addresses(settings: &DnsSettings, host: &str) -> Result<Vec<IpAddr>, NoAnswer> {
+    let asker = Asker::new(settings).map_err(|why| NoAnswer {
+        why,
+        is_final: false,
+    })?;
     asker.host(host, settings.timeout).await
 }
 

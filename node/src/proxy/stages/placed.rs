@@ -15,11 +15,11 @@ use crate::upstream::patience::{Patience, WaitsFor};
 use crate::upstream::{InFlight, Worker};
 
 /// Before each further try of a connection for which files were missing: those of connections at rest are free at once, those
-/// of clients that read behind their goodbye, those of clients that do not half a second later.
+/// of clients that read behind their goodbye, those of clients that do not half a second later, or a little more.
 const RELIEVED: [Duration; 3] = [
     Duration::ZERO,
     Duration::from_millis(100),
-    Duration::from_millis(500),
+    Duration::from_millis(900),
 ];
 
 /// A request that counts on a worker, before anything is sent there. On the heap: every step of an attempt has room for
@@ -143,7 +143,6 @@ impl Placed {
         let counted = dispatch.metrics.attempts.begin(&worker);
         let mut result = attempt::attempt(&worker, outgoing, &limits, &has_another).await;
         if let Err(Failure::NoSocket(why)) = &result {
-            dispatch.without_socket(&worker, why);
             let pauses: &[_] = if dispatch.relieve(why) {
                 &RELIEVED
             } else {
@@ -166,6 +165,9 @@ impl Placed {
                 placed: self,
             }),
             Err(failure) => {
+                if let Failure::NoSocket(why) = &failure {
+                    dispatch.without_socket(&worker, why);
+                }
                 let since = Instant::now() - limits.patience.silence;
                 self.in_flight.fail(&failure, verdict(&failure), since);
                 if let Some(pause) = failure.pause() {

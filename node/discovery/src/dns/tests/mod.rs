@@ -114,16 +114,17 @@ async fn the_target_of_a_service_has_its_addresses_at_the_same_servers() {
     let (nobody, kind) = ("nobody.example.", RecordType::A);
     let no_address = Reply::records([]);
     server.set(nobody, RecordType::AAAA, no_address.clone());
-    for (reply, word) in [
-        (Reply::Code(ResponseCode::NXDomain), "NXDOMAIN"),
-        (Reply::Code(ResponseCode::ServFail), "SERVFAIL"),
-        (no_address, "no address"),
-        (Reply::Silence, "no answer"),
+    for (reply, word, is_final) in [
+        (Reply::Code(ResponseCode::NXDomain), "NXDOMAIN", true),
+        (Reply::Code(ResponseCode::ServFail), "SERVFAIL", false),
+        (no_address, "no address", true),
+        (Reply::Silence, "no answer", false),
     ] {
         server.set(nobody, kind, reply);
         let why = addresses(&settings, "nobody.example").await;
         let why = why.expect_err("nothing is known");
-        assert!(why.contains(word), "{why}");
+        assert!(why.why.contains(word), "{why:?}");
+        assert_eq!(why.is_final, is_final, "{why:?}");
     }
 }
 
