@@ -40,7 +40,9 @@ pub(super) enum Next {
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     seen: Option<Stamps>,
-    read: Option<(Stamps, Instant)>,
+    read: Option<Stamps>,
+    /// When that was, or when the first look was: files that have not settled since are read all the same.
+    waits_since: Option<Instant>,
     was_good: bool,
 }
 
@@ -50,12 +52,11 @@ impl Changes {
     pub(super) fn look(&mut self, stamps: &Stamps, now: Instant, reread: Duration) -> Next {
         let is_settled = self.seen.as_ref().is_none_or(|seen| seen == stamps);
         self.seen = Some(stamps.clone());
-        let age = |at: &Instant| now.saturating_duration_since(*at);
+        let waited = now.saturating_duration_since(*self.waits_since.get_or_insert(now));
         match &self.read {
-            Some((read, at)) if read == stamps && age(at) < reread => Next::Unchanged,
-            Some((read, _)) if read == stamps => Next::Read,
-            Some((_, at)) if age(at) >= 2 * reread => Next::Read,
-            _ if is_settled => Next::Read,
+            Some(read) if read == stamps && waited < reread => Next::Unchanged,
+            Some(read) if read == stamps => Next::Read,
+            _ if is_settled || waited >= 2 * reread => Next::Read,
             _ => Next::Unsettled,
         }
     }
@@ -71,16 +72,13 @@ impl Changes {
         now: Instant,
         reread: Duration,
     ) -> bool {
-        let age = |at: &Instant| now.saturating_duration_since(*at);
-        let never_settles = self
-            .read
-            .as_ref()
-            .is_some_and(|(_, at)| age(at) >= 2 * reread);
+        let waits_since = self.waits_since.unwrap_or(now);
+        let never_settles = now.saturating_duration_since(waits_since) >= 2 * reread;
         if after.as_ref() != Some(&before) && !never_settles {
             self.seen = after;
             return false;
         }
-        self.read = Some((before, now));
+        (self.read, self.waits_since) = (Some(before), Some(now));
         self.was_good = was_good;
         true
     }
@@ -186,5 +184,29 @@ mod tests {
         assert_eq!(changes.look(&stamps(4), later, REREAD), Next::Read);
         assert!(changes.read(stamps(4), Some(stamps(5)), true, later, REREAD));
         assert_eq!(changes.look(&stamps(4), later, REREAD), Next::Unchanged);
+    }
+
+    /// Else a replica would start without the source, and nobody would be told why.
+    #[tokio::test(start_paused = true)]
+    async fn files_that_never_settle_are_read_at_a_start_and_after_a_failure() {
+        let mut now = Instant::now();
+        let mut changes = Changes::default();
+        for first in [1, 10] {
+            let expected = if first == 1 {
+                Next::Read
+            } else {
+                Next::Unsettled
+            };
+            assert_eq!(changes.look(&stamps(first), now, REREAD), expected);
+            let seen = Some(stamps(first + 1));
+            assert!(!changes.read(stamps(first), seen, true, now, REREAD));
+            let next = changes.look(&stamps(first + 2), now, REREAD);
+            assert_eq!(next, Next::Unsettled);
+            now += 2 * REREAD;
+            assert_eq!(changes.look(&stamps(first + 3), now, REREAD), Next::Read);
+            let seen = Some(stamps(first + 4));
+            assert!(changes.read(stamps(first + 3), seen, true, now, REREAD));
+            changes.forget();
+        }
     }
 }
