@@ -28,8 +28,8 @@ use super::stages::asked::{Asked, with_room};
 use super::stages::placed::{Placed, Sent};
 use crate::cluster::{Pool, RecordedPlacement};
 use crate::upstream::Worker;
-use crate::upstream::attempt::Outgoing;
 use crate::upstream::failure::Failure;
+use crate::upstream::outgoing::Outgoing;
 
 /// Between two looks at a full budget.
 const BUDGET_LOOK: Duration = Duration::from_millis(20);

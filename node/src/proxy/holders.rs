@@ -32,8 +32,9 @@ use crate::config::TimeoutConfig;
 use crate::http::worker_body::WorkerBody;
 use crate::live::Live;
 use crate::upstream::Worker;
-use crate::upstream::attempt::{self, Outgoing};
+use crate::upstream::attempt;
 use crate::upstream::failure::Failure;
+use crate::upstream::outgoing::Outgoing;
 
 /// Workers that are asked for one response at a time.
 const ASKED_AT_ONCE: usize = 16;

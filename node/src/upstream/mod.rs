@@ -1,6 +1,7 @@
 //! Workers as this replica sees them: connections, in-flight counts, health.
 
 pub mod address;
+pub mod answer;
 pub mod atomic_instant;
 pub mod attempt;
 pub mod clock;
@@ -15,10 +16,12 @@ pub mod health;
 pub mod health_metrics;
 mod hosts;
 pub mod in_flight;
+mod judge;
 pub mod keys;
 pub mod kv_engine;
 mod metric_cache;
 pub mod metrics;
+pub mod outgoing;
 pub mod pace;
 pub mod patience;
 pub mod pool;

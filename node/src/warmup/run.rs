@@ -24,7 +24,9 @@ use crate::http::request_id;
 use crate::http::worker_body::WorkerBody;
 use crate::metrics::ResultLabels;
 use crate::upstream::Worker;
-use crate::upstream::attempt::{self, AttemptLimits, Failure, Outgoing};
+use crate::upstream::attempt::{self, AttemptLimits};
+use crate::upstream::failure::Failure;
+use crate::upstream::outgoing::Outgoing;
 use crate::upstream::patience::{Patience, WaitsFor};
 
 /// How often cooled prompts are forgotten.

@@ -29,7 +29,7 @@ use crate::tenants::bucket::Quota;
 use crate::tenants::{ApiKey, Tenant};
 use crate::trace::RequestTrace;
 use crate::upstream::Worker;
-use crate::upstream::attempt::Failure;
+use crate::upstream::failure::Failure;
 
 /// Filled in as the request goes on; counted when it ends or, at the latest, when it is dropped. Its line and its spans
 /// are written when it is dropped: whoever holds it until the answer is out does not make a client wait for them.

@@ -11,7 +11,7 @@ use crate::cluster::RecordedPlacement;
 use crate::http::sse::Usage;
 use crate::proxy::session_id::name_text;
 use crate::upstream::Worker;
-use crate::upstream::attempt::Failure;
+use crate::upstream::failure::Failure;
 
 /// What a prefill worker did for a request.
 #[derive(Debug)]

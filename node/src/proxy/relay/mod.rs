@@ -33,7 +33,7 @@ use crate::proxy::outcome::Outcome;
 use crate::proxy::own_words;
 use crate::proxy::record::Record;
 use crate::shutdown::Cutoff;
-use crate::upstream::attempt::Begun;
+use crate::upstream::answer::Begun;
 use crate::upstream::failure::says_engine_dead;
 use crate::upstream::{AnswerBody, Connection, InFlight};
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::cluster::RecordedPlacement;
 use crate::proxy::continuation::{Continuation, Reason};
 use crate::proxy::deaths::Sign;
-use crate::upstream::attempt::Begun;
+use crate::upstream::answer::Begun;
 use crate::upstream::{InFlight, Worker};
 
 /// What becomes of a stream whose worker breaks off.

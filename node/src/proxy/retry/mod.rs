@@ -17,7 +17,7 @@ use super::budget::{Budget, Loan};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::config::RetryConfig;
-use crate::upstream::attempt::Failure;
+use crate::upstream::failure::Failure;
 
 /// The way of one request to a worker, as far as retries know it. It knows which workers were tried.
 pub(super) trait AttemptPlan {

@@ -13,8 +13,8 @@ use crate::http::worker_body::WorkerBody;
 use crate::proxy::dispatch::Dispatch;
 use crate::proxy::stages::asked::Asked;
 use crate::proxy::stages::placed::{Sent, Terms};
-use crate::upstream::attempt::Outgoing;
 use crate::upstream::failure::Failure;
+use crate::upstream::outgoing::Outgoing;
 use crate::upstream::patience::WaitsFor;
 
 /// Longest answer of a prefill worker, in bytes: a prompt of a million tokens has 62,500 blocks of 16, whose numbers

@@ -23,8 +23,8 @@ use crate::proxy::record::Record;
 use crate::proxy::retry::Attempt;
 use crate::proxy::stages::placed::{Sent, Terms};
 use crate::upstream::Worker;
-use crate::upstream::attempt::{Outgoing, PLAIN};
 use crate::upstream::failure::Failure;
+use crate::upstream::outgoing::{Outgoing, PLAIN};
 use crate::upstream::patience::WaitsFor;
 
 /// How long a good answer waits for the last word of its prompt's worker, which mostly comes before it.

@@ -27,8 +27,8 @@ use crate::proxy::retry::{Attempt, AttemptPlan, Exhausted, RetryPolicy};
 use crate::proxy::routing_query::RoutingQuery;
 use crate::proxy::session_id::name_text;
 use crate::tenants::Tenant;
-use crate::upstream::attempt::Outgoing;
 use crate::upstream::failure::Failure;
+use crate::upstream::outgoing::Outgoing;
 use crate::upstream::{InFlight, Worker};
 
 /// A request whose body is read: what to ask of placement, and what to send.

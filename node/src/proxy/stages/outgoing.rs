@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, Uri};
 use crate::http::worker_body::WorkerBody;
 use crate::http::{headers, hops};
 use crate::tenants::KEY_HEADERS;
-use crate::upstream::attempt::Outgoing;
+use crate::upstream::outgoing::Outgoing;
 
 /// Headers as every worker gets them, but for the way that they came.
 pub(super) fn headers_of(mut headers: HeaderMap, id: &HeaderValue, has_key: bool) -> HeaderMap {

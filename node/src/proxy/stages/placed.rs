@@ -9,8 +9,10 @@ use tokio::time::{Instant, sleep};
 use crate::cluster::Pool;
 use crate::proxy::dispatch::Dispatch;
 use crate::proxy::retry;
-use crate::upstream::attempt::{self, Answer, AttemptLimits, Begun, Outgoing};
+use crate::upstream::answer::{Answer, Begun};
+use crate::upstream::attempt::{self, AttemptLimits};
 use crate::upstream::failure::{ANSWERED, Failure};
+use crate::upstream::outgoing::Outgoing;
 use crate::upstream::patience::{Patience, WaitsFor};
 use crate::upstream::{InFlight, Worker};
 

@@ -28,7 +28,7 @@ use crate::proxy::own_words::quarantined;
 use crate::proxy::record::Record;
 use crate::proxy::routing_query::{Early, RoutingInput, RoutingQuery};
 use crate::tenants::ApiKey;
-use crate::upstream::attempt::Outgoing;
+use crate::upstream::outgoing::Outgoing;
 
 /// What it takes to read a request.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use crate::proxy::realtime::watch::SessionScope;
 use crate::proxy::realtime::{self, Opening, Session};
 use crate::proxy::record::Record;
 use crate::proxy::routing_query::{RoutingInput, RoutingQuery};
-use crate::upstream::attempt::Outgoing;
+use crate::upstream::outgoing::Outgoing;
 
 impl Admitted {
     /// A session instead of a request with a body: only its handshake is sent.

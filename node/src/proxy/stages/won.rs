@@ -20,7 +20,7 @@ use crate::proxy::realtime::tunnel::Tunnel;
 use crate::proxy::record::Record;
 use crate::proxy::relay::{First, OnBreak, Relay, Silence};
 use crate::proxy::response::ResponseBody;
-use crate::upstream::attempt::Answer;
+use crate::upstream::answer::Answer;
 use crate::warmup::WarmUps;
 
 /// What the client will see.
