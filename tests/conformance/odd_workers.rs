@@ -79,19 +79,33 @@ async fn what_is_no_answer_is_a_502_or_another_workers_answer() {
     alone.close().await;
 }
 
-/// A worker that answers each request with these bytes. It serves while the second value lives.
-pub(crate) async fn raw_worker(bytes: &'static str) -> (String, JoinSet<()>) {
+/// What becomes of a connection behind an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    /// It stays: a replica that trusts the answer would use it again.
+    Stays,
+    /// It ends.
+    Ends,
+}
+
+/// A worker that writes what `answer` gives for each request's bytes. It serves while the second value lives.
+async fn worker_that<A: AsRef<[u8]> + Send>(
+    answer: impl Fn(&[u8]) -> A + Clone + Send + 'static,
+    then: Then,
+) -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
     let mut serving = JoinSet::new();
     serving.spawn(async move {
         let mut open = JoinSet::new();
         while let Ok((mut stream, _)) = listener.accept().await {
+            let answer = answer.clone();
             open.spawn(async move {
                 let mut read = vec![0; 16 << 10];
-                while let Ok(1..) = stream.read(&mut read).await {
-                    // The connection stays open: a replica that trusts the answer would use it again.
-                    if stream.write_all(bytes.as_bytes()).await.is_err() {
+                while let Ok(bytes @ 1..) = stream.read(&mut read).await {
+                    let is_taken = stream.write_all(answer(&read[..bytes]).as_ref()).await;
+                    // The router may have left.
+                    if is_taken.is_err() || then == Then::Ends {
                         return;
                     }
                 }
@@ -101,71 +115,36 @@ pub(crate) async fn raw_worker(bytes: &'static str) -> (String, JoinSet<()>) {
     (url, serving)
 }
 
+/// A worker that answers each request with these bytes.
+pub(crate) async fn raw_worker(bytes: &'static str) -> (String, JoinSet<()>) {
+    worker_that(move |_| bytes, Then::Stays).await
+}
+
 /// A worker that answers each request with these bytes, and breaks off behind them.
 async fn breaking_worker(bytes: Vec<u8>) -> (String, JoinSet<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("bound"));
-    let mut serving = JoinSet::new();
-    serving.spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut read = vec![0; 16 << 10];
-            if let Ok(1..) = stream.read(&mut read).await {
-                // The router may have left.
-                let _ = stream.write_all(&bytes).await;
-            }
-        }
-    });
-    (url, serving)
+    worker_that(move |_| bytes.clone(), Then::Ends).await
 }
 
-/// A worker that answers checks, and breaks off in the middle of each short answer in chunks.
+/// A worker that answers checks, and every other request with these bytes.
+async fn worker_but_for_checks(bytes: &'static str, then: Then) -> (String, JoinSet<()>) {
+    const CHECKED: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+    let answer = move |request: &[u8]| match request.starts_with(b"GET") {
+        true => CHECKED,
+        false => bytes,
+    };
+    worker_that(answer, then).await
+}
+
+/// It breaks off in the middle of each short answer in chunks.
 async fn curt_worker() -> (String, JoinSet<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("bound"));
-    let checked = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
     let half = "HTTP/1.1 200 OK\r\ncontent-type: Application/JSON\r\ntransfer-encoding: chunked\r\n\r\n7\r\n{\"id\":1\r\n";
-    let mut serving = JoinSet::new();
-    serving.spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut read = vec![0; 16 << 10];
-            if let Ok(1..) = stream.read(&mut read).await {
-                let answer = if read.starts_with(b"GET") {
-                    checked
-                } else {
-                    half
-                };
-                // The router may have left.
-                let _ = stream.write_all(answer.as_bytes()).await;
-            }
-        }
-    });
-    (url, serving)
+    worker_but_for_checks(half, Then::Ends).await
 }
 
-/// A worker that answers checks, and of each refusal sends the head alone.
+/// Of each refusal it sends the head alone.
 async fn halting_worker() -> (String, JoinSet<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("bound"));
-    let checked = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
     let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 90\r\n\r\n";
-    let mut serving = JoinSet::new();
-    serving.spawn(async move {
-        let mut open = JoinSet::new();
-        while let Ok((mut stream, _)) = listener.accept().await {
-            open.spawn(async move {
-                let mut read = vec![0; 16 << 10];
-                while let Ok(1..) = stream.read(&mut read).await {
-                    let answer = match read.starts_with(b"GET") {
-                        true => checked,
-                        false => head,
-                    };
-                    // The router may have left.
-                    let _ = stream.write_all(answer.as_bytes()).await;
-                }
-            });
-        }
-    });
-    (url, serving)
+    worker_but_for_checks(head, Then::Stays).await
 }
 
 /// Its status says what is to be done, and its body might never come: a plain request has no limit but its worker's life.
