@@ -81,3 +81,35 @@ impl Door {
         Ok((stream, peer, seat))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::seats::{Counts, SeatLimits};
+
+    /// A client's host may vanish while nothing is sent to it: in a silent prefill, or between two requests.
+    #[tokio::test]
+    async fn what_comes_in_is_looked_at_when_it_is_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let at = listener.local_addr().expect("bound");
+        let limits = SeatLimits {
+            capacity: 1,
+            share_percent: 50,
+            per_address: None,
+            proxies: Vec::new(),
+        };
+        let seats = Seats::new(limits, Counts::default());
+        let door = Door::new(
+            listener,
+            seats,
+            RefusalMetrics::register(&mut Registry::default()),
+        );
+        let (_client, (stream, _, _seat)) = tokio::join!(TcpStream::connect(at), door.next());
+        let socket = socket2::SockRef::from(&stream);
+        assert!(socket.keepalive().expect("a socket"));
+        let after = socket.tcp_keepalive_time().expect("a socket");
+        assert_eq!(after, keep_alive::OF_REQUESTS.after);
+    }
+}

@@ -247,6 +247,7 @@ mod tests {
     use super::*;
     use crate::config::{AllowedHost, WorkerHttp2};
     use crate::upstream::address::Address;
+    use crate::upstream::tls::WorkerIo;
     use crate::upstream::{Connector, ConnectorParts};
 
     /// The name that it knows, as it stands in a question.
@@ -337,7 +338,13 @@ mod tests {
         let target = address("w0.w.test", port);
         let here = connector(&server, "127.0.0.0/8");
         let dialled = here.dial(&target, WITHIN, WorkerHttp2::Off).await;
-        dialled.expect("the server knows it");
+        let WorkerIo::Plain(stream) = dialled.expect("the server knows it") else {
+            panic!("no TLS was asked for");
+        };
+        let is_looked_at = socket2::SockRef::from(&stream).keepalive();
+        assert!(is_looked_at.expect("a socket"), "while it is silent");
+        // The worker takes one after the other.
+        drop(stream);
         let check = here.get(&target, "/health").await.expect("permitted");
         let check = check.send().await.expect("the server knows it");
         assert_eq!(check.status(), 200);

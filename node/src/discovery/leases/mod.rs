@@ -40,7 +40,7 @@ use crate::warmup::WarmUps;
 pub const SOURCE: &str = "lease";
 /// How often is looked for leases that have expired.
 const LOOK: Duration = Duration::from_secs(1);
-/// So long after the last look a replica was paused, or had no processor: shorter than any lease lasts.
+/// So long after the last look a replica was paused, or had no processor. No lease is shorter.
 const STOOD_STILL: Duration = Duration::from_secs(5);
 
 /// Why a lease was not renewed.
