@@ -237,7 +237,8 @@ async fn a_worker_of_a_file_that_is_read_again_is_warmed_too() {
     all_are_hot(&cluster, 0).await;
     let file = std::fs::read_to_string(cluster.config()).expect("it is there");
     let url = new.url();
-    let more = format!("{file}\n[[worker]]\nurl = \"{url}\"\nmodels = [\"{MODEL}\"]\n");
+    let more =
+        format!("{file}\n[[worker]]\nid = \"new\"\nurl = \"{url}\"\nmodels = [\"{MODEL}\"]\n");
     std::fs::write(cluster.config(), more).expect("a file can be written");
     let admin = format!("http://{}", cluster.replicas[0].admin().0);
     let reload = ["config", "reload", "--json", "--admin", &admin];
@@ -247,8 +248,8 @@ async fn a_worker_of_a_file_that_is_read_again_is_warmed_too() {
         serde_json::from_str::<Value>(&told.text).expect("JSON")
     };
     assert_eq!(read_again().await["put"], 1);
-    is_everywhere(&cluster, &url, "active").await;
-    joins_all_rings(&cluster, &url).await;
+    is_everywhere(&cluster, "new", "active").await;
+    joins_all_rings(&cluster, "new").await;
     tenants_come(new, 2).await;
     let cold = first_of_each_tenant(new);
     assert!(cold.values().all(|cached| *cached > 0), "{cold:?}");
@@ -367,6 +368,13 @@ async fn whatever_is_said_of_the_worker_ends_it() {
     new.freeze(true);
     admin.add("removed", &new.url(), &[MODEL]).await;
     is_everywhere(&cluster, "removed", "warming").await;
+    // Whoever says the same again changes nothing.
+    for again in [admin, other] {
+        let added = again.add("removed", &new.url(), &[MODEL]).await;
+        assert_eq!(added.state.as_deref(), Some("warming"));
+    }
+    is_everywhere(&cluster, "removed", "warming").await;
+    ended("cancelled", 0.0).await;
     other.remove("removed").await;
     ended("cancelled", 1.0).await;
     assert!(seen(&cluster, 0, "removed").await.is_none());

@@ -244,11 +244,31 @@ impl Admin {
         fit.map(drop).map_err(|error| wrong_worker(&error))
     }
 
+    /// What an administrator has declared of a worker whose warm-up goes on.
+    fn being_warmed(&self, view: &View, id: &WorkerId) -> Option<WorkerSpec> {
+        let known = view.worker(id)?;
+        let is_warming = matches!(known.spec.state(), State::Warming { .. });
+        let is_admins = self.agent.sources_of(id).first() == Some(&Source::Admin);
+        let mut raw = known.spec.to_raw();
+        if known.models_are_learned {
+            raw.models.clear();
+        }
+        WorkerSpec::new(raw)
+            .ok()
+            .filter(|_| is_warming && is_admins)
+    }
+
     async fn declare(
         &self,
-        workers: Vec<(WorkerId, WorkerSpec)>,
+        mut workers: Vec<(WorkerId, WorkerSpec)>,
         labels: Vec<(WorkerId, Labels)>,
     ) -> Result<Ack, ApiError> {
+        // Said again, as by a script that tries again, it would be another description, and end the warm-up.
+        let view = self.agent.view();
+        workers.retain(|(id, spec)| {
+            let known = self.being_warmed(&view, id);
+            known.as_ref() != Some(spec)
+        });
         let declared = self.agent.declare(Source::Admin, workers, labels).await;
         let declared = declared.map_err(|error| wrong_change(&error))?;
         match declared.unlabelled.first() {
@@ -283,6 +303,10 @@ impl Admin {
                 .map_err(|error| wrong_url(&error))?;
         }
         if warm_up {
+            let known = self.being_warmed(&view, &id);
+            if let Some(known) = known.filter(|known| known.is_as_wanted(&spec)) {
+                return Ok((id, known));
+            }
             let mut raw = spec.to_raw();
             raw.state = self.warm_ups.joining_state(&id, &spec);
             spec = WorkerSpec::new(raw).map_err(|error| wrong_worker(&error))?;

@@ -181,7 +181,7 @@ impl Keys {
                     ErrorKind::InvalidApiKey,
                     match reason {
                         "missing" => {
-                            "an API key is needed: send it as `Authorization: Bearer <key>`, or as `x-api-key`"
+                            "an API key is needed: send it as `Authorization: Bearer <key>`, or as `x-api-key` (a browser's WebSocket: as the subprotocol `openai-insecure-api-key.<key>`)"
                         }
                         "unreadable" => {
                             "send one API key, and once: as `Authorization: Bearer <key>`, or as `x-api-key`"

@@ -106,10 +106,14 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
     }
 }
 
-/// What is to be known of a usable worker that is in no trouble: for how long it is so, or, of one that said how long, the
-/// time that is left.
+/// What is to be known of a worker that is in no trouble: why it gets no new prompts; for how long it is so, or, of one that
+/// said how long, the time that is left.
 fn note_on_worker(worker: &Value) -> Option<(String, &'static str, Option<u64>)> {
-    let (what, lasts) = if awaits_trial(worker) {
+    let (what, lasts) = if worker["state"] == "draining" {
+        ("drained", None)
+    } else if worker["state"] == "warming" && worker_trouble(worker).is_none() {
+        ("being warmed up", None)
+    } else if awaits_trial(worker) {
         (ON_TRIAL, worker["verdict_for_s"].as_u64())
     } else if is_usable(worker) && worker["paused_s"].is_u64() {
         (PAUSED, worker["paused_s"].as_u64())

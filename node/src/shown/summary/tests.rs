@@ -39,7 +39,7 @@ fn one_sentence_says_what_is_wrong() {
     check(&well[..1], &two[..1], "1 replica; 1 worker usable", false);
     check(&well, &[], "2 replicas that agree; no worker", true);
     let draining = [two[0].clone(), worker("w3", "draining", "good", 1)];
-    let text = "2 replicas that agree; 1 of 2 workers usable";
+    let text = "2 replicas that agree; 1 of 2 workers usable: 1 drained: w3";
     check(&well, &draining, text, false);
     for absent in ["joining", "replaced"] {
         let mut third = replica("r3", false, true, "d");
@@ -397,14 +397,14 @@ fn models_that_no_usable_worker_serves_are_named() {
     let cluster =
         json!({ "digest": "d", "settings": "s", "replicas": [replica("r1", true, true, "d")] });
     let found = summary(&cluster, &[of("w1", "good", "a"), drained]);
-    let text = "1 replica; 1 of 2 workers usable; no usable worker for 1 model: b";
+    let text = "1 replica; 1 of 2 workers usable: 1 drained: w2; no usable worker for 1 model: b";
     assert_eq!((found.text.as_str(), found.is_wrong), (text, true));
     // That it ends is what it was told to.
     let mut ended = of("w2", "unreachable", "a");
     (ended["state"], ended["failed_check"]) = ("draining".into(), "refused".into());
     ended["doubted"] = "unreachable".into();
     let found = summary(&cluster, &[of("w1", "good", "a"), ended]);
-    let text = "1 replica; 1 of 2 workers usable";
+    let text = "1 replica; 1 of 2 workers usable: 1 drained: w2";
     assert_eq!((found.text.as_str(), found.is_wrong), (text, false));
     // One that came just now is asked for its models: what is said of them would be a guess.
     let mut new = of("w2", "good", "b");

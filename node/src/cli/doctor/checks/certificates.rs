@@ -4,6 +4,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use grapevine_gossip::identity::date;
+use serde_json::Value;
 
 use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts, series};
 use crate::cli::doctor::finding::Finding;
@@ -78,6 +79,19 @@ fn refused(replica: &ReplicaFacts, found: &mut Vec<Finding>) {
         let todo =
             "mend the file (grapevine serve --config FILE --check), then grapevine config reload";
         found.push(Finding::problem("reload", what).of([id]).todo(todo));
+    }
+    let waiting: Vec<_> = rows(&replica.cluster, "needs_restart")
+        .iter()
+        .filter_map(Value::as_str)
+        .map(clean)
+        .collect();
+    if !waiting.is_empty() {
+        let what = format!(
+            "{id} will use its new {} after a restart",
+            waiting.join(", ")
+        );
+        let todo = "restart it, one replica after the other; or put the former value back, and grapevine config reload";
+        found.push(Finding::advice("reload", what).of([id]).todo(todo));
     }
     let is_so = replica.metrics.iter().filter(|(_, value)| *value > 0.0);
     for (name, _) in is_so {

@@ -92,4 +92,12 @@ fn changed_files_that_cannot_be_used_are_named() {
             "grapevine config reload",
         ],
     );
+    check(
+        |facts: &mut ClusterFacts| {
+            facts.replicas[1].cluster["needs_restart"] = json!(["cluster.bound", "listen.threads"]);
+        },
+        Advice,
+        "reload",
+        &["r2 will use its new cluster.bound, listen.threads after a restart"],
+    );
 }
