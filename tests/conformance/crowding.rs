@@ -328,3 +328,36 @@ async fn silent_connections_do_not_keep_operators_out() {
         assert!(shed >= 2 * (CROWD - 256), "{port}: {shed}");
     }
 }
+
+/// Anybody may send a token, so anybody may be slow to.
+#[tokio::test(flavor = "multi_thread")]
+async fn logins_of_one_address_do_not_keep_operators_of_others_out() {
+    /// More connections than the port takes.
+    const CROWD: usize = 300;
+    let plan = Plan::default().set("admin.token", "\"the-token-of-operators\"");
+    let mut cluster = plan.found().await;
+    let admin = cluster.join("r1", Vec::new()).await.admin().0;
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    let headers = [
+        form,
+        ("origin", "http://localhost"),
+        ("content-length", "100"),
+    ];
+    let mut login = request("POST", "/page/login", &headers, b"");
+    login.extend_from_slice(b"token=");
+    let mut crowd = Vec::with_capacity(CROWD);
+    for _ in 0..CROWD {
+        let mut connection = Connection::open(admin).await;
+        // One that is too many may be closed already.
+        let _ = connection.send(&login).await;
+        crowd.push(connection);
+    }
+    let elsewhere = async {
+        let mut connection = Connection::open_from([127, 0, 0, 2].into(), admin).await;
+        let ready = request("GET", "/readyz", &[], b"");
+        connection.send(&ready).await.expect("taken");
+        connection.response().await.expect("answered")
+    };
+    let answer = in_time("GET /readyz from another address", elsewhere).await;
+    assert!(matches!(answer.head.status, 200 | 503), "{}", answer.text());
+}

@@ -255,6 +255,9 @@ async fn with_a_token_a_session_opens_the_page_and_nothing_else() {
     .await;
     assert_eq!(wrong.head.status, 401);
     assert_eq!(wrong.head.header("set-cookie"), None);
+    let long = format!("token={}", "x".repeat(9 << 10));
+    let long = post(admin, "/page/login", Some(OWN), "", &long).await;
+    assert_eq!(long.head.status, 413, "{}", long.text());
     let form = format!("token={TOKEN}");
     let evil = Some("http://evil.example");
     let foreign = post(admin, "/page/login", evil, "", &form).await;

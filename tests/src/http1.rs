@@ -1,13 +1,13 @@
 //! One HTTP/1.1 connection of a client: it sends exactly the bytes that the test wrote.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 /// Longest wait for the next byte.
@@ -123,6 +123,21 @@ impl Connection {
     /// Connects; fails if nothing listens.
     pub async fn try_open(address: SocketAddr) -> std::io::Result<Self> {
         let stream = timeout(BYTE_WITHIN, TcpStream::connect(address)).await??;
+        Self::over(stream)
+    }
+
+    /// Connects from another address of this machine than the usual one.
+    pub async fn open_from(own: IpAddr, address: SocketAddr) -> Self {
+        let open = async {
+            let socket = TcpSocket::new_v4()?;
+            socket.bind((own, 0).into())?;
+            Self::over(timeout(BYTE_WITHIN, socket.connect(address)).await??)
+        };
+        let opened: std::io::Result<Self> = open.await;
+        opened.unwrap_or_else(|error| panic!("cannot connect to {address} from {own}: {error}"))
+    }
+
+    fn over(stream: TcpStream) -> std::io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self {
             stream,

@@ -11,10 +11,23 @@ use tokio::time::timeout;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 
-/// From the head to the end of the body.
-const BODY_WITHIN: Duration = Duration::from_secs(30);
 /// Largest body, in bytes: `/explain` takes whole requests.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
+
+/// How much of a body is taken, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BodyLimits {
+    /// Bytes.
+    pub(super) bytes: usize,
+    /// From the head to the end of the body.
+    pub(super) within: Duration,
+}
+
+/// Of a caller who may ask.
+const KNOWN: BodyLimits = BodyLimits {
+    bytes: BODY_BYTES_MAX,
+    within: Duration::from_secs(30),
+};
 
 /// How serde names what it found or expected, and what JSON's users call it.
 const WORDS: [(&str, &str); 6] = [
@@ -30,16 +43,19 @@ const WORDS: [(&str, &str); 6] = [
 ];
 
 pub(super) async fn read(body: Incoming) -> Result<Bytes, ApiError> {
-    read_at_most(body, BODY_BYTES_MAX).await
+    read_within(body, KNOWN).await
 }
 
-pub(super) async fn read_at_most(body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
-    let limited = Limited::new(body, bytes_max).collect();
-    match timeout(BODY_WITHIN, limited).await {
+pub(super) async fn read_within(body: Incoming, limits: BodyLimits) -> Result<Bytes, ApiError> {
+    let limited = Limited::new(body, limits.bytes).collect();
+    match timeout(limits.within, limited).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(_)) => Err(ApiError::new(
             ErrorKind::TooLarge,
-            format!("the body broke off or is larger than {bytes_max} bytes"),
+            format!(
+                "the body broke off or is larger than {} bytes",
+                limits.bytes
+            ),
         )),
         Err(_) => Err(ApiError::new(
             ErrorKind::RequestTimeout,

@@ -49,6 +49,7 @@ mod replica;
 mod routes;
 mod scrape;
 mod serve;
+mod shared;
 mod taken_away;
 mod token;
 mod turns;
@@ -87,6 +88,7 @@ pub use about::Configured;
 pub use body::BODY_BYTES_MAX;
 pub use gate::Gate;
 pub use pages::Pages;
+pub use scrape::Scrapes;
 pub use serve::run;
 pub use turns::Turns;
 
@@ -102,6 +104,8 @@ pub struct Admin {
     pub metrics: Arc<AllMetrics>,
     /// One reader of them at a time.
     pub reading: Mutex<()>,
+    /// Expositions that several scrapers get.
+    pub scrapes: Scrapes,
     /// Admission to the data port.
     pub admission: Arc<Admission>,
     /// Where this replica is between start and end.
@@ -167,12 +171,13 @@ pub enum Port {
     Metrics,
 }
 
-/// The places of one of the two ports: operators come from few addresses, so none has a share.
+/// The places of one of the two ports: operators come from few addresses, so each may have half of them.
 pub fn seats(port: Port, metrics: &AllMetrics) -> Arc<Seats> {
+    let capacity = descriptors::connections_of_operators();
     let limits = SeatLimits {
-        capacity: descriptors::connections_of_operators(),
-        share_percent: 100,
-        per_address: None,
+        capacity,
+        share_percent: 50,
+        per_address: Some(capacity.div_ceil(2)),
         proxies: Vec::new(),
     };
     let (port, limit) = match port {

@@ -118,6 +118,7 @@ pub(super) fn start_admin(
         agent: Arc::clone(base.agent),
         metrics: Arc::clone(base.metrics),
         reading: Mutex::default(),
+        scrapes: Default::default(),
         admission: limits.admission,
         phase: base.phase(),
         readiness: opened.readiness,

@@ -78,6 +78,9 @@ impl<'a> Range<'a> {
 }
 
 impl Form {
+    /// How many there are.
+    pub const COUNT: usize = 3;
+
     /// What a scraper asks for (RFC 9110, section 12.5.1), and of forms that it likes equally the one that says more.
     /// Forms that are not written here have no say.
     pub fn asked_for(headers: &HeaderMap) -> Self {

@@ -20,6 +20,7 @@ mod rendered;
 mod sessions;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts as Head;
@@ -29,7 +30,7 @@ use hyper::body::Incoming;
 use maud::{Markup, html};
 
 use super::answer::{self, Answer, not_found};
-use super::body::read_at_most;
+use super::body::{BodyLimits, read_within};
 use super::methods::asked;
 use super::query::Query;
 use super::query::decoded;
@@ -47,8 +48,16 @@ use self::sessions::Sessions;
 /// Scripts, styles and streams of this port alone; nothing else at all, and no frame around it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
      frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
-/// Largest body of a form, in bytes: a prompt of 200,000 characters.
-const FORM_BYTES_MAX: usize = 2 << 20;
+/// A prompt of 200,000 characters, of a visitor who may ask.
+const QUESTION: BodyLimits = BodyLimits {
+    bytes: 2 << 20,
+    within: Duration::from_secs(30),
+};
+/// A token, of anybody.
+const TOKEN: BodyLimits = BodyLimits {
+    bytes: 8 << 10,
+    within: Duration::from_secs(5),
+};
 
 /// What the page keeps between requests.
 #[derive(Debug, Default)]
@@ -145,11 +154,11 @@ impl Admin {
         match (method, path) {
             (&Method::GET, Path::Login) => whole(Ok(self.login_page(head, Notice::Asked))),
             (&Method::POST, Path::Login) => {
-                let form = self.form(head, body).await?;
+                let form = self.form(head, body, TOKEN).await?;
                 whole(Ok(self.sign_in(head, &form)))
             }
             (&Method::POST, Path::Logout) => {
-                self.form(head, body).await?;
+                self.form(head, body, TOKEN).await?;
                 whole(Ok(self.sign_out(head)))
             }
             // Whoever has none is asked for the token on the same path, and nothing is shown.
@@ -167,7 +176,7 @@ impl Admin {
             }
             (&Method::GET, Path::Explain) => whole(Ok(self.ask_page(head, None, &html! {}))),
             (&Method::POST, Path::Explain) => {
-                let form = self.form(head, body).await?;
+                let form = self.form(head, body, QUESTION).await?;
                 whole(Ok(self.asked(head, &form).await))
             }
             _ => Err(ApiError::method_not_allowed(&head.method, methods)),
@@ -249,9 +258,14 @@ impl Admin {
     }
 
     /// What a form of this page sent.
-    async fn form(&self, head: &Head, body: Incoming) -> Result<Bytes, ApiError> {
+    async fn form(
+        &self,
+        head: &Head,
+        body: Incoming,
+        limits: BodyLimits,
+    ) -> Result<Bytes, ApiError> {
         gate::check_form(&head.headers).map_err(|refused| self.refusal(refused))?;
-        read_at_most(body, FORM_BYTES_MAX).await
+        read_within(body, limits).await
     }
 }
 

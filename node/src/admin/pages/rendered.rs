@@ -29,7 +29,7 @@ pub(super) enum What {
 
 /// Pages that were made within the last second: few, however many look.
 #[derive(Debug, Default)]
-pub(super) struct Rendered(Mutex<HashMap<What, (Instant, Made)>>);
+pub(super) struct Rendered(Arc<Mutex<HashMap<What, (Instant, Made)>>>);
 
 /// A page as it was made.
 #[derive(Debug, Clone, Default)]
@@ -59,22 +59,23 @@ impl Admin {
     /// The parts of a page, as they are now or were within the last second.
     pub(super) async fn parts_of(self: &Arc<Self>, what: &What) -> Made {
         // Held while one is made: who comes meanwhile wants the same, and one core is enough for pages.
-        let mut rendered = self.pages.rendered.0.lock().await;
+        let mut rendered = Arc::clone(&self.pages.rendered.0).lock_owned().await;
         rendered.retain(|_, (at, _)| at.elapsed() < FRESH);
         if let Some((_, made)) = rendered.get(what) {
             return made.clone();
         }
-        let (admin, of) = (Arc::clone(self), what.clone());
-        let made = spawn_blocking(move || admin.make_parts(&of)).await;
+        let (admin, what) = (Arc::clone(self), what.clone());
+        // Held to the end by the thread that makes it: who gives up leaves no second one behind.
+        let making = spawn_blocking(move || {
+            let made = admin.make_parts(&what);
+            rendered.insert(what, (Instant::now(), made.clone()));
+            made
+        });
         // One that could not be made is no page that is missing, and is tried again.
-        let Ok(made) = made else {
-            return Made {
-                is_known: true,
-                ..Made::default()
-            };
-        };
-        rendered.insert(what.clone(), (Instant::now(), made.clone()));
-        made
+        making.await.unwrap_or_else(|_| Made {
+            is_known: true,
+            ..Made::default()
+        })
     }
 
     fn make_parts(&self, what: &What) -> Made {
