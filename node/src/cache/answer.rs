@@ -46,6 +46,8 @@ pub struct Answer {
     kept: Instant,
     /// The tenant that it was given to; empty without tenants.
     pub(super) tenant: Box<[u8]>,
+    /// By which its tenant's share knows it.
+    pub(super) number: u64,
 }
 
 /// Of an answer that may be kept; none when it may not.
@@ -148,6 +150,7 @@ impl Answer {
             ends: ends.collect::<Option<_>>()?,
             kept: Instant::now(),
             tenant,
+            number: 0,
         };
         is_whole(&answer.body, answer.is_stream()).then_some(answer)
     }

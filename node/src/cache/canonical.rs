@@ -41,7 +41,7 @@ pub(super) fn read(json: &[u8], left_out: &[&str]) -> Result<Canonical, serde_js
     let top = Feed {
         into: &mut context,
         refers_elsewhere: &mut refers_elsewhere,
-        is_url: false,
+        names: Names::Nothing,
         left_out: Some(left_out),
     };
     top.deserialize(&mut reader)?;
@@ -57,10 +57,39 @@ pub(super) fn read(json: &[u8], left_out: &[&str]) -> Result<Canonical, serde_js
 struct Feed<'a> {
     into: &'a mut Context,
     refers_elsewhere: &'a mut bool,
-    /// The value of a key that names a URL.
-    is_url: bool,
+    names: Names,
     /// Only at the top, where only an object may stand: its fields that do not count.
     left_out: Option<&'a [&'a str]>,
+}
+
+/// What a text stands for, by the key that it is the value of.
+#[derive(Debug, Clone, Copy)]
+enum Names {
+    Nothing,
+    /// A URL.
+    Url,
+    /// A picture, a film or a sound: the URL of one, or what it is made of.
+    Media,
+}
+
+impl Names {
+    fn of(key: &str) -> Self {
+        match key {
+            "image" | "images" | "video" | "videos" | "audio" | "audios" => Self::Media,
+            "url" => Self::Url,
+            _ if key.ends_with("_url") => Self::Url,
+            _ => Self::Nothing,
+        }
+    }
+
+    /// Whether this text is the place of something that may be another thing the next time.
+    fn is_elsewhere(self, text: &str) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Url => !text.starts_with("data:"),
+            Self::Media => text.contains("://"),
+        }
+    }
 }
 
 impl Feed<'_> {
@@ -69,11 +98,11 @@ impl Feed<'_> {
         self.into.update(bytes);
     }
 
-    fn nested<'b>(&'b mut self, into: &'b mut Context, is_url: bool) -> Feed<'b> {
+    fn nested<'b>(&'b mut self, into: &'b mut Context, names: Names) -> Feed<'b> {
         Feed {
             into,
             refers_elsewhere: self.refers_elsewhere,
-            is_url,
+            names,
             left_out: None,
         }
     }
@@ -127,7 +156,7 @@ impl<'de> Visitor<'de> for Feed<'_> {
     }
 
     fn visit_str<E: de::Error>(self, value: &str) -> Result<(), E> {
-        *self.refers_elsewhere |= self.is_url && !value.starts_with("data:");
+        *self.refers_elsewhere |= self.names.is_elsewhere(value);
         self.into.update(b"s");
         text(self.into, value);
         Ok(())
@@ -140,7 +169,7 @@ impl<'de> Visitor<'de> for Feed<'_> {
             let item = Feed {
                 into: &mut *into,
                 refers_elsewhere: &mut *self.refers_elsewhere,
-                is_url: self.is_url,
+                names: self.names,
                 left_out: None,
             };
             if items.next_element_seed(item)?.is_none() {
@@ -156,8 +185,7 @@ impl<'de> Visitor<'de> for Feed<'_> {
         let mut members: Vec<(Text<'de>, Digest)> = Vec::new();
         while let Some(key) = entries.next_key::<Text<'de>>()? {
             let mut context = Context::new(&SHA256);
-            let is_url = key.0 == "url" || key.0.ends_with("_url");
-            entries.next_value_seed(self.nested(&mut context, is_url))?;
+            entries.next_value_seed(self.nested(&mut context, Names::of(&key.0)))?;
             if !left_out.contains(&&*key.0) {
                 members.push((key, finished(context)));
             }
@@ -300,6 +328,13 @@ mod tests {
             (r#"{"m":[{"image_url":"http://x"}]}"#, true),
             (r#"{"video_url":["file:///v"]}"#, true),
             (r#"{"image_url":{"url":"data:image/png;base64,AA"}}"#, false),
+            (
+                r#"{"input":[{"text":"t","image":"https://x/cam.jpg"}]}"#,
+                true,
+            ),
+            (r#"{"videos":["FILE://x"]}"#, true),
+            (r#"{"image":"data:image/png;base64,AA"}"#, false),
+            (r#"{"audio":"UklGRg+/=="}"#, false),
             (r#"{"content":"https://x"}"#, false),
             (r#"{"properties":{"url":{"type":"string"}}}"#, false),
         ] {

@@ -36,7 +36,7 @@ pub struct Asked<'a> {
 
 /// SHA-256 of all that an answer depends on; no two requests share one that are not the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct CacheKey(Digest);
+pub(super) struct CacheKey(pub(super) Digest);
 
 impl CacheKey {
     /// The key of a request whose right answers are all the same.

@@ -90,11 +90,12 @@ impl ResponseCache {
         let left = {
             let (shares, metrics) = (Arc::clone(&shares), metrics.clone());
             move |_: Arc<CacheKey>, answer: Arc<Answer>, cause: RemovalCause| {
-                let bytes = answer.weight();
-                shares.give_back(&answer.tenant, bytes.into());
-                metrics.bytes.dec_by(bytes.into());
+                let of_tenant = !answer.tenant.is_empty();
+                let gave_way = of_tenant && !shares.give_back(&answer.tenant, answer.number);
+                metrics.bytes.dec_by(answer.weight().into());
                 metrics.entries.dec();
                 let reason = match cause {
+                    _ if gave_way => "tenant_share",
                     RemovalCause::Expired => "expired",
                     RemovalCause::Explicit | RemovalCause::Replaced => "replaced",
                     RemovalCause::Size => "size",
@@ -162,17 +163,18 @@ impl ResponseCache {
         self.answers.invalidate(key);
     }
 
-    fn insert(&self, key: CacheKey, answer: Answer) -> Fate {
+    fn insert(&self, key: CacheKey, mut answer: Answer) -> Fate {
         // First, since what it holds of its tenant's share is for the newer one.
         self.outdate(&key);
-        let bytes = u64::from(answer.weight());
-        let config = self.config.look();
-        let share = match answer.tenant.is_empty() {
-            true => u64::MAX,
-            false => (config.bytes.0 as f64 * config.tenant_share) as u64,
-        };
-        if !self.shares.take(&answer.tenant, bytes, share) {
-            return Fate::TenantFull;
+        if !answer.tenant.is_empty() {
+            let config = self.config.look();
+            let share = (config.bytes.0 as f64 * config.tenant_share) as u64;
+            let booked = (self.shares).take(&answer.tenant, key, answer.weight(), share);
+            let Some(booked) = booked else {
+                return Fate::TenantFull;
+            };
+            answer.number = booked.number;
+            booked.leaving.iter().for_each(|key| self.outdate(key));
         }
         self.metrics.bytes.inc_by(answer.weight().into());
         self.metrics.entries.inc();

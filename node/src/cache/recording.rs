@@ -25,7 +25,7 @@ pub(super) enum Fate {
     TooLong,
     /// Too many answers are taken down at once.
     NoRoom,
-    /// Its tenant has had its share of the cache.
+    /// It is more than all that its tenant may have in the cache.
     TenantFull,
     /// It broke off, was given up, or its client left.
     Unfinished,

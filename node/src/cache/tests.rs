@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{Asked, Bypass, CacheMetrics, Found, Recording, ResponseCache};
 use crate::config::{ByteSize, CacheConfig};
-use crate::metrics::ResultLabels;
+use crate::metrics::{ReasonLabels, ResultLabels};
 
 fn cache(change: impl FnOnce(&mut CacheConfig)) -> Arc<ResponseCache> {
     let mut config = CacheConfig {
@@ -278,8 +278,20 @@ async fn a_tenant_gets_its_own_answers_and_its_share() {
     for prompt in 0..8 {
         keep(missed(find(&cache, "greedy", None, prompt)), &body);
     }
-    assert_eq!(fates(&cache, "tenant_full"), 6);
+    // Two of them fit: the newest.
+    for prompt in 0..8 {
+        let found = find(&cache, "greedy", None, prompt);
+        assert_eq!(is_hit(&found), prompt >= 6, "{prompt}");
+    }
+    assert_eq!(
+        (fates(&cache, "tenant_full"), fates(&cache, "kept")),
+        (0, 9)
+    );
     assert!(is_hit(&find(&cache, "a", None, 1)));
+    let reason = ReasonLabels {
+        reason: "tenant_share",
+    };
+    assert_eq!(cache.metrics.evicted.get_or_create(&reason).get(), 6);
 }
 
 #[tokio::test]
