@@ -4,11 +4,12 @@
 //! dead (the Lifeguard paper, arXiv 1707.00788, found this the main cause of false alarms). So it measures its own
 //! lateness first: what a timer of its own says while it lags, it does not believe.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::metrics::process::ProcessMetrics;
 use crate::shutdown::Phase;
@@ -28,6 +29,19 @@ pub const LISTEN_FIRST: Duration = Duration::from_millis(250);
 #[must_use]
 pub fn overslept(due: Instant) -> bool {
     due.elapsed() > LATE
+}
+
+/// What a future that reads from a socket gives; none when it did not in time. Who overslept the limit listens first.
+pub async fn read_until<T>(due: Instant, reading: impl Future<Output = T>) -> Option<T> {
+    let mut reading = pin!(reading);
+    let mut look = due;
+    loop {
+        match timeout_at(look, reading.as_mut()).await {
+            Ok(read) => return Some(read),
+            Err(_) if overslept(look) => look = Instant::now() + LISTEN_FIRST,
+            Err(_) => return None,
+        }
+    }
 }
 
 /// This process's timer lag.
@@ -90,7 +104,34 @@ impl Lag {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::sync::oneshot;
+    use tokio::task::yield_now;
     use tokio::time::advance;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_overslept_a_limit_reads_what_came_meanwhile() {
+        const LIMIT: Duration = Duration::from_secs(1);
+        let (answer, answered) = oneshot::channel();
+        let reading = tokio::spawn(read_until(Instant::now() + LIMIT, answered));
+        yield_now().await;
+        advance(LIMIT * 10).await;
+        yield_now().await;
+        answer.send(7).expect("it still reads");
+        assert_eq!(reading.await.expect("ended"), Some(Ok(7)));
+
+        let (_silent, silence) = oneshot::channel::<u8>();
+        let began = Instant::now();
+        let reading = tokio::spawn(read_until(began + LIMIT, silence));
+        yield_now().await;
+        advance(LIMIT * 10).await;
+        assert_eq!(reading.await.expect("ended"), None);
+        assert!(began.elapsed() >= LIMIT * 10 + LISTEN_FIRST);
+
+        let (_silent, silence) = oneshot::channel::<u8>();
+        let began = Instant::now();
+        assert_eq!(read_until(began + LIMIT, silence).await, None);
+        assert!(began.elapsed() < LIMIT + LATE, "it was awake");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn lateness_is_remembered_for_whoever_began_before_it() {

@@ -14,10 +14,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::client_body::LINGER_BYTES;
 use super::progress::{InProgress, Progress};
+use crate::lag::{LISTEN_FIRST, overslept};
 
 /// How often a client with unread bytes is looked at. Without unread bytes the kernel's event is enough.
 const UNREAD_POLL: Duration = Duration::from_millis(50);
@@ -83,6 +84,11 @@ impl ClientIo {
             Box::pin(sleep(max))
         });
         ready!(timer.as_mut().poll(cx));
+        while overslept(timer.deadline()) {
+            // What the client took meanwhile is not known yet.
+            timer.as_mut().reset(Instant::now() + LISTEN_FIRST);
+            ready!(timer.as_mut().poll(cx));
+        }
         self.progress.set_stalled();
         Poll::Ready(Err(io::Error::new(
             io::ErrorKind::TimedOut,
@@ -248,7 +254,7 @@ mod tests {
     use std::future::poll_fn;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
-    use tokio::time::timeout;
+    use tokio::time::{advance, timeout};
 
     async fn pair() -> (TcpStream, ClientIo, ClientSocket) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
@@ -308,6 +314,23 @@ mod tests {
         let ended = client.read_to_end(&mut read).await;
         let error = ended.expect_err("the end would pass for that of the answer");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_overslept_the_stall_limit_looks_at_the_socket_first() {
+        let (_client, mut io, _socket) = pair().await;
+        io.write_stall_max = Duration::from_secs(5);
+        let mut write = async || {
+            poll_fn(|cx| Poll::Ready(Pin::new(&mut io).poll_write(cx, &[0; 1 << 16]))).await
+        };
+        while write().await.is_ready() {}
+        advance(Duration::from_secs(60)).await;
+        assert!(write().await.is_pending(), "it was stopped, too");
+        advance(LISTEN_FIRST * 2).await;
+        let Poll::Ready(Err(error)) = write().await else {
+            panic!("nothing was taken");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test]

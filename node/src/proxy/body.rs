@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::task::yield_now;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::inflate::{Fault, Inflater, SLICE_BYTES};
 use super::pace::Pace;
@@ -19,6 +19,7 @@ use crate::api::endpoint::Form;
 use crate::api::error::{ApiError, ErrorKind};
 use crate::config::{Coding, LimitConfig, TimeoutConfig};
 use crate::http::client_body::{self, ClientBody};
+use crate::lag::read_until;
 
 /// Limits of one body.
 #[derive(Debug, Clone, Copy)]
@@ -287,13 +288,13 @@ async fn in_time<T>(
         return read;
     }
     loop {
-        match timeout_at(pace.deadline(), reading.as_mut()).await {
-            Ok(read) => return read,
-            Err(_) if pace.is_too_slow(Instant::now()) => {
+        match read_until(pace.deadline(), reading.as_mut()).await {
+            Some(read) => return read,
+            None if pace.is_too_slow(Instant::now()) => {
                 let message = "the body did not arrive in time".to_owned();
                 return Err(refused(ErrorKind::RequestTimeout, "body_progress", message));
             }
-            Err(_) => {}
+            None => {}
         }
     }
 }

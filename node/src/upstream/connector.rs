@@ -17,7 +17,7 @@ use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::address::Address;
@@ -29,6 +29,7 @@ use crate::config::allow::Allow;
 use crate::config::{DnsConfig, WorkerConfig, WorkerHttp2, WorkersConfig};
 use crate::http::hops;
 use crate::keep_alive;
+use crate::lag::read_until;
 use crate::live::Live;
 use crate::log_limit::LogLimit;
 use crate::tls::{FileError, Files, Reloader};
@@ -210,9 +211,7 @@ impl Connector {
         within: Duration,
         http2: WorkerHttp2,
     ) -> io::Result<WorkerIo> {
-        let stream = timeout(within, self.connect(address))
-            .await
-            .map_err(late)??;
+        let stream = read_within(within, self.connect(address)).await??;
         stream.set_nodelay(true)?;
         keep_alive::OF_REQUESTS.set(&stream)?;
         socket2::SockRef::from(&stream).set_recv_buffer_size(RECEIVE_BYTES)?;
@@ -226,9 +225,7 @@ impl Connector {
         };
         let tls_connector = TlsConnector::from(Arc::clone(tls));
         let handshake = tls_connector.connect(name.clone(), stream);
-        let stream = timeout(self.handshake_within(), handshake)
-            .await
-            .map_err(late)??;
+        let stream = read_within(self.handshake_within(), handshake).await??;
         Ok(WorkerIo::Tls(Box::new(stream)))
     }
 
@@ -245,8 +242,7 @@ impl Connector {
     ) -> io::Result<TcpStream> {
         let refused = |error| io::Error::new(io::ErrorKind::PermissionDenied, error);
         self.allow().host(host).map_err(refused)?;
-        let connected = timeout(within, self.connect_to(host, port));
-        let stream = connected.await.map_err(late)??;
+        let stream = read_within(within, self.connect_to(host, port)).await??;
         stream.set_nodelay(true)?;
         Ok(stream)
     }
@@ -260,10 +256,8 @@ impl Connector {
         let Ok(Ok(addresses)) = resolved else {
             return false;
         };
-        let failed = match timeout(within, connect_to_one(addresses)).await {
-            Ok(connected) => connected.err(),
-            Err(elapsed) => Some(late(elapsed)),
-        };
+        let connected = read_within(within, connect_to_one(addresses)).await;
+        let failed = connected.flatten().err();
         failed.is_some_and(|error| !is_own_lack(&error))
     }
 
@@ -425,8 +419,10 @@ async fn connect_to_first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     }
 }
 
-fn late(_: tokio::time::error::Elapsed) -> io::Error {
-    io::ErrorKind::TimedOut.into()
+/// `TimedOut` after so long: not where it is this process that was stopped, since that says nothing of the worker.
+async fn read_within<T>(within: Duration, reading: impl Future<Output = T>) -> io::Result<T> {
+    let read = read_until(Instant::now() + within, reading).await;
+    read.ok_or_else(|| io::ErrorKind::TimedOut.into())
 }
 
 #[cfg(test)]

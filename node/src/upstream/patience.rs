@@ -87,9 +87,10 @@ impl Patience {
         if known.bad_since.is_some_and(|at| at > heard) {
             return Err(Failure::WorkerBad);
         }
+        let last = known.sign.map_or(heard, |at| at.max(heard));
         let alive = match self.waits_for {
             WaitsFor::Token => self.begun,
-            WaitsFor::Answer => known.sign.map_or(heard, |at| at.max(heard)),
+            WaitsFor::Answer => last,
         };
         let late = alive + self.silence;
         if is_over(&late) {
@@ -97,7 +98,7 @@ impl Patience {
         }
         let gone = known
             .refuses_since
-            .map(|at| at.max(alive) + self.worker_gone);
+            .map(|at| at.max(last) + self.worker_gone);
         if gone.as_ref().is_some_and(is_over) {
             return Err(Failure::Closed("it refuses connections".into()));
         }
@@ -229,18 +230,19 @@ mod tests {
 
     #[test]
     fn a_closed_port_ends_a_silence_soon() {
-        for (waits_for, ends) in [(WaitsFor::Token, 7), (WaitsFor::Answer, 11)] {
+        const ENDS: u32 = 11;
+        for waits_for in [WaitsFor::Token, WaitsFor::Answer] {
             let patience = patience(waits_for);
             let at = |seconds: u32| patience.begun + SECOND * seconds;
-            // A request got a token there after its port had closed.
+            // Another request got a token there after its port had closed: it ends what it has begun.
             let known = Known {
                 refuses_since: Some(at(2)),
                 sign: Some(at(6)),
                 ..Known::default()
             };
             let next = patience.look(at(6), known).expect("not yet");
-            assert_eq!(next.at, at(ends), "{waits_for:?}");
-            let ended = patience.look(at(ends), known).expect_err("now");
+            assert_eq!(next.at, at(ENDS), "{waits_for:?}");
+            let ended = patience.look(at(ENDS), known).expect_err("now");
             assert_eq!(ended.as_str(), "closed");
         }
     }

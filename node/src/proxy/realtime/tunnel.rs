@@ -20,6 +20,7 @@ use super::frames::{CloseCode, Frames};
 use super::watch::Watch;
 use crate::config::RealtimeConfig;
 use crate::http::client_io::Gone;
+use crate::lag::{LISTEN_FIRST, overslept};
 use crate::metrics::refusals::RefusalMetrics;
 use crate::proxy::outcome::Outcome;
 use crate::proxy::record::Record;
@@ -181,6 +182,11 @@ impl Tunnel {
             // The timer is set anew only when it fires.
             while timer.as_mut().poll(cx).is_ready() {
                 let now = Instant::now();
+                if overslept(timer.deadline()) {
+                    // What either side said meanwhile was not read yet.
+                    timer.as_mut().reset(now + LISTEN_FIRST);
+                    continue;
+                }
                 if deadline.is_some_and(|at| at <= now) {
                     return Poll::Ready(End::OutOfTime);
                 }

@@ -340,17 +340,20 @@ impl Relay {
     fn look(&self, now: Instant) -> Result<Instant, Outcome> {
         let silence = self.silence;
         let worker = self.in_flight.worker();
-        let heard = match (&self.scan, worker.health.last_sign()) {
+        let sign = worker.health.last_sign();
+        let last = sign.map_or(self.last_event, |sign| sign.max(self.last_event));
+        let heard = match &self.scan {
             // The body of a plain answer may pause for as long as its worker lives.
-            (None, Some(sign)) => sign.max(self.last_event),
-            _ => self.last_event,
+            None => last,
+            Some(_) => self.last_event,
         };
         let bad = heard + silence.worker_bad.min(silence.longest);
         let idle = match worker.health.given_up_since() {
             Some(_) => bad,
             None => heard + silence.longest,
         };
-        let given_up = worker.given_up_at(heard, silence.worker_gone);
+        // One that closed its port and sends tokens to others ends what it has begun.
+        let given_up = worker.given_up_at(last, silence.worker_gone);
         if idle <= now {
             return Err(Outcome::WorkerStalled);
         }
