@@ -168,6 +168,21 @@ async fn a_change_that_changes_nothing_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_makes_a_found_worker_its_own_is_told() {
+    let url = &urls(1)[0];
+    let mut cluster = Plan::default().worker(url, &["m"]).found().await;
+    let admin = cluster.join("r1", Vec::new()).await.admin().0;
+    let body = json!({ "url": url, "models": ["m"] });
+    let first: Value = http1::post(admin, "/workers", &body).await.json();
+    assert_eq!(first["changes"], json!(["described by: config -> admin"]));
+    assert!(first.get("unchanged").is_none(), "{first}");
+    let again: Value = http1::post(admin, "/workers", &body).await.json();
+    assert_eq!(again["unchanged"], true, "{again}");
+    let list: Value = http1::post(admin, "/workers", &json!([body])).await.json();
+    assert_eq!(list["workers"][0]["unchanged"], true, "{list}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_parameter_that_an_endpoint_does_not_have_is_refused() {
     let house = House::new(1).await;
     let admin = house.cluster.replicas[0].admin();

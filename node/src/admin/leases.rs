@@ -113,7 +113,7 @@ impl Admin {
             let differs = "the id in the body is not that of the path; leave it out";
             return Err(ApiError::invalid("id", differs));
         }
-        let (id, spec) = self.prepared(Some(id.to_owned()), raw, false)?;
+        let (id, spec) = self.prepared(Some(id.to_owned()), raw)?;
         self.may_have(&id, &labels)?;
         let (process, number) = renewer(query)?;
         let by = process.as_deref().map(|name| Renewer { name, number });

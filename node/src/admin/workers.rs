@@ -1,8 +1,9 @@
 //! Adding, changing, draining and removing workers, through any replica, for all of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::ops::Not;
+use std::sync::Arc;
 use std::time::Duration;
 
 use grapevine_gossip::view::View;
@@ -86,6 +87,21 @@ struct Since {
     unchanged: bool,
 }
 
+/// What was known before a change.
+struct Before {
+    view: Arc<View>,
+    sources: BTreeMap<WorkerId, Vec<Source>>,
+}
+
+/// How new workers join.
+#[derive(Debug, Clone, Copy)]
+struct Joins {
+    /// The caller leaves a warm-up to us.
+    warm_up: bool,
+    /// They are few enough for it. Those whose warm-up goes on already are none more.
+    may_begin: bool,
+}
+
 pub(super) fn wrong_change(error: &ChangeError) -> ApiError {
     let kind = if error.is_temporary() {
         ErrorKind::Overloaded
@@ -127,13 +143,16 @@ impl Admin {
         if wanted.is_empty() {
             return Err(ApiError::invalid("workers", "the list has no workers"));
         }
-        let warm_up = warm_up && wanted.len() <= WARMED_TOGETHER_MAX;
+        let joins = Joins {
+            warm_up,
+            may_begin: wanted.len() <= WARMED_TOGETHER_MAX,
+        };
         let (mut workers, mut ids) = (Vec::with_capacity(wanted.len()), BTreeSet::new());
         let mut labelled = Vec::new();
         for (index, wanted) in wanted.into_iter().enumerate() {
             let of_item = |error: ApiError| error.within(&format!("workers[{index}]"));
             let New { id, raw, labels } = wanted.into_new().map_err(of_item)?;
-            let (id, spec) = self.prepared(id, raw, warm_up).map_err(of_item)?;
+            let (id, spec) = self.prepared(id, raw).map_err(of_item)?;
             self.may_have(&id, &labels).map_err(of_item)?;
             if !ids.insert(id.clone()) {
                 let twice = ApiError::invalid("id", format!("{id} is in the list twice"));
@@ -144,12 +163,15 @@ impl Admin {
             }
             workers.push((id, spec));
         }
+        let _turns = self.turns.of(&ids).await;
+        for (id, spec) in &mut workers {
+            *spec = self.joining(id, spec.clone(), joins)?;
+        }
         let written: Vec<(WorkerId, State)> = workers
             .iter()
             .map(|(id, spec)| (id.clone(), spec.state()))
             .collect();
-        let _turns = self.turns.of(workers.iter().map(|(id, _)| id)).await;
-        let before = self.agent.view();
+        let before = self.as_it_is(&ids);
         let ack = self.declare(workers, labelled).await?;
         self.catches_up().await;
         let added = written.into_iter().map(|(id, state)| AddedWorker {
@@ -186,8 +208,13 @@ impl Admin {
 
     async fn put(&self, status: StatusCode, new: New, warm_up: bool) -> Result<Answer, ApiError> {
         let New { id, raw, labels } = new;
-        let (id, spec) = self.prepared(id, raw, warm_up)?;
+        let (id, spec) = self.prepared(id, raw)?;
         let _turn = self.turns.of([&id]).await;
+        let joins = Joins {
+            warm_up,
+            may_begin: true,
+        };
+        let spec = self.joining(&id, spec, joins)?;
         self.write(status, id, spec, labels).await
     }
 
@@ -201,7 +228,7 @@ impl Admin {
     ) -> Result<Answer, ApiError> {
         self.may_have(&id, &labels)?;
         let state = spec.state();
-        let before = self.agent.view();
+        let before = self.as_it_is([&id]);
         let labels = Some((id.clone(), labels)).filter(|(_, labels)| !labels.is_empty());
         let ack = self
             .declare(vec![(id.clone(), spec)], labels.into_iter().collect())
@@ -221,17 +248,30 @@ impl Admin {
         Ok(changed(status, &id, &ack, Some(state), since))
     }
 
-    /// What of a worker that was in a former view is otherwise now.
-    fn since(&self, before: &View, id: &WorkerId) -> Since {
+    /// What is known of these workers, to be compared with later.
+    fn as_it_is<'a>(&self, ids: impl IntoIterator<Item = &'a WorkerId>) -> Before {
+        let of = |id: &WorkerId| (id.clone(), self.agent.sources_of(id));
+        Before {
+            view: self.agent.view(),
+            sources: ids.into_iter().map(of).collect(),
+        }
+    }
+
+    /// What of a worker is otherwise now.
+    fn since(&self, before: &Before, id: &WorkerId) -> Since {
         let now = self.agent.view();
-        let both = before.worker(id).zip(now.worker(id));
-        both.map_or_else(Since::default, |(before, after)| {
-            let changes = difference::between(before, after);
-            Since {
-                changes: changes.iter().map(difference::Change::to_string).collect(),
-                unchanged: before == after,
-            }
-        })
+        let Some((was, is)) = before.view.worker(id).zip(now.worker(id)) else {
+            return Since::default();
+        };
+        let sources = before.sources.get(id);
+        let described_by =
+            sources.and_then(|sources| difference::of_sources(sources, &self.agent.sources_of(id)));
+        let changes = difference::between(was, is).into_iter().chain(described_by);
+        let changes: Vec<String> = changes.map(|change| change.to_string()).collect();
+        Since {
+            unchanged: was == is && changes.is_empty(),
+            changes,
+        }
     }
 
     /// Whether these labels fit beside those that the worker has.
@@ -282,9 +322,8 @@ impl Admin {
         &self,
         id: Option<String>,
         raw: RawWorker,
-        warm_up: bool,
     ) -> Result<(WorkerId, WorkerSpec), ApiError> {
-        let mut spec = WorkerSpec::new(raw).map_err(|error| wrong_worker(&error))?;
+        let spec = WorkerSpec::new(raw).map_err(|error| wrong_worker(&error))?;
         let wrong_url = |error: &dyn Display| ApiError::invalid("url", error.to_string());
         Address::of(&spec).map_err(|error| wrong_url(&error))?;
         let id = match id {
@@ -302,16 +341,29 @@ impl Admin {
                 .and_then(|()| refuse_own_metrics(self.agent.replica(), metrics.as_deref(), &spec))
                 .map_err(|error| wrong_url(&error))?;
         }
-        if warm_up {
-            let known = self.being_warmed(&view, &id);
-            if let Some(known) = known.filter(|known| known.is_as_wanted(&spec)) {
-                return Ok((id, known));
-            }
-            let mut raw = spec.to_raw();
-            raw.state = self.warm_ups.joining_state(&id, &spec);
-            spec = WorkerSpec::new(raw).map_err(|error| wrong_worker(&error))?;
-        }
         Ok((id, spec))
+    }
+
+    /// The worker, whose turn it is, with the state in which it joins.
+    fn joining(
+        &self,
+        id: &WorkerId,
+        spec: WorkerSpec,
+        joins: Joins,
+    ) -> Result<WorkerSpec, ApiError> {
+        if !joins.warm_up {
+            return Ok(spec);
+        }
+        let known = self.being_warmed(&self.agent.view(), id);
+        if let Some(known) = known.filter(|known| known.is_as_wanted(&spec)) {
+            return Ok(known);
+        }
+        if !joins.may_begin {
+            return Ok(spec);
+        }
+        let mut raw = spec.to_raw();
+        raw.state = self.warm_ups.joining_state(id, &spec);
+        WorkerSpec::new(raw).map_err(|error| wrong_worker(&error))
     }
 
     /// `?limit=` of them after the id `?after=`, in order of their ids.
@@ -364,7 +416,7 @@ impl Admin {
             take_away(&mut raw);
         }
         wanted.apply(&mut raw)?;
-        let (id, spec) = self.prepared(Some(id.to_string()), raw, false)?;
+        let (id, spec) = self.prepared(Some(id.to_string()), raw)?;
         self.write(StatusCode::OK, id, spec, labels).await
     }
 
@@ -383,7 +435,8 @@ impl Admin {
         labels: Labels,
     ) -> Result<Answer, ApiError> {
         self.may_have(id, &labels)?;
-        let before = self.agent.view();
+        let _turn = self.turns.of([id]).await;
+        let before = self.as_it_is([id]);
         let labelled = self.agent.label_worker(id, labels).await;
         let labelled = labelled.map_err(|error| wrong_change(&error))?;
         let noted = match state {
@@ -451,6 +504,7 @@ impl Admin {
 
     pub(super) async fn remove_worker(&self, id: &str) -> Result<Answer, ApiError> {
         let id: WorkerId = id.parse().map_err(|error| wrong_worker(&error))?;
+        let _turn = self.turns.of([&id]).await;
         let removed = self.agent.remove_worker(&id, Source::Admin).await;
         let ack = removed.map_err(|error| wrong_change(&error))?;
         self.catches_up().await;

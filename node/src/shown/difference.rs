@@ -4,7 +4,7 @@
 use std::fmt::{Display, Formatter, Result};
 
 use grapevine_gossip::registry::Worker;
-use grapevine_gossip::worker::WorkerSpec;
+use grapevine_gossip::worker::{Source, WorkerSpec};
 
 /// One part of a worker that is otherwise now; displayed as `role: prefill -> any`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +36,12 @@ pub fn between(before: &Worker, after: &Worker) -> Vec<Change> {
         }
     }
     changes
+}
+
+/// Whose description counts, where that is another source now: with it goes who may end the worker.
+pub fn of_sources(before: &[Source], after: &[Source]) -> Option<Change> {
+    let (was, is) = before.first().zip(after.first())?;
+    (was != is).then(|| change("described by", &was.to_string(), &is.to_string()))
 }
 
 /// The same of the descriptions alone, without labels.
