@@ -386,18 +386,23 @@ async fn a_good_worker_outlives_the_replica_at_which_it_renewed() {
 async fn a_wrapped_command_lives_and_ends_with_its_registration() {
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
     let cluster = plan().start(3).await;
-    let port = free_address().port().to_string();
-    let url = format!("http://127.0.0.1:{port}");
     let program = grapevine().display().to_string();
-    let command = [program.as_str(), "fake-worker", "--port", &port];
-    let mut registered = Registered::start(&dir, &cluster, &url, &command).await;
-    until(&cluster, &url, Some("active"), &registered.log).await;
-    registered.signal(Signal::TERM);
-    let status = registered.child.wait().await.expect("it can be waited for");
-    assert!(status.success(), "{}", read(&registered.log));
-    until(&cluster, &url, None, &registered.log).await;
-    let refused = tokio::net::TcpStream::connect(format!("127.0.0.1:{port}")).await;
-    assert!(refused.is_err(), "the command has ended");
+    for is_behind_a_shell in [false, true] {
+        let port = free_address().port().to_string();
+        let url = format!("http://127.0.0.1:{port}");
+        let direct = [program.as_str(), "fake-worker", "--port", &port];
+        let script = format!("{} & wait", direct.join(" "));
+        let shell = ["sh", "-c", &script];
+        let command: &[&str] = if is_behind_a_shell { &shell } else { &direct };
+        let mut registered = Registered::start(&dir, &cluster, &url, command).await;
+        until(&cluster, &url, Some("active"), &registered.log).await;
+        registered.signal(Signal::TERM);
+        let status = registered.child.wait().await.expect("it can be waited for");
+        assert!(status.success(), "{}", read(&registered.log));
+        until(&cluster, &url, None, &registered.log).await;
+        let refused = tokio::net::TcpStream::connect(format!("127.0.0.1:{port}")).await;
+        assert!(refused.is_err(), "{command:?} has ended");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

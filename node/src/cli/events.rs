@@ -69,11 +69,10 @@ pub async fn events(args: EventsArgs) -> Result<(), Failure> {
     let client = AdminClient::new(&args.admin)?;
     let (mut shown, mut silent) = (BTreeMap::new(), Vec::new());
     loop {
-        let asked = match ask_all(&client, args.only).await {
-            Ok(asked) => asked,
-            // It may come back.
-            Err(Failure::Unreachable(_)) if args.follow && !shown.is_empty() => Asked::default(),
-            Err(failure) => return Err(failure),
+        let asked = ask_all(&client, args.only).await;
+        let asked = match args.follow && !shown.is_empty() {
+            true => or_silence(asked)?,
+            false => asked?,
         };
         let found = in_order(&asked.answers, &mut shown);
         if args.admin.json {
@@ -95,6 +94,17 @@ pub async fn events(args: EventsArgs) -> Result<(), Failure> {
         if !pause(EVERY).await {
             return Ok(());
         }
+    }
+}
+
+/// Where nobody answers, that is said, and asked again: the replica may come back.
+fn or_silence(asked: Result<Asked, Failure>) -> Result<Asked, Failure> {
+    match asked {
+        Err(Failure::Unreachable(why)) => Ok(Asked {
+            silent: vec![why],
+            ..Asked::default()
+        }),
+        asked => asked,
     }
 }
 
@@ -251,6 +261,14 @@ mod tests {
         );
         assert_eq!(not_asked, [why, "r3: no answer in 2s".to_owned()]);
         drop(silent);
+    }
+
+    #[test]
+    fn a_follower_is_told_that_its_replica_is_silent() {
+        let silent = or_silence(Err(Failure::Unreachable("no answer".to_owned())));
+        assert_eq!(silent.expect("it is asked again").silent, ["no answer"]);
+        let refused = or_silence(Err(Failure::Refused("a token is needed".to_owned())));
+        assert!(refused.is_err());
     }
 
     fn answer(replica: &str, events: &[(u64, &str, &str)]) -> Value {

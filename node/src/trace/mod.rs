@@ -24,7 +24,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use http::HeaderMap;
 use http::request::Parts;
-use opentelemetry::propagation::TextMapPropagator;
+use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::{SpanKind, TraceContextExt, Tracer, TracerProvider};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_http::HeaderExtractor;
@@ -119,7 +119,25 @@ impl Tracing {
             return none;
         }
         self.propagator
-            .extract_with_context(&none, &HeaderExtractor(headers))
+            .extract_with_context(&none, &Parent(HeaderExtractor(headers)))
+    }
+}
+
+/// Most of a client's `tracestate` that its spans carry, in bytes: as much as everybody should take (W3C Trace Context,
+/// section 3.3.1.5). Each span has a copy, and a collector refuses a batch that is too large.
+const TRACESTATE_BYTES_MAX: usize = 512;
+
+/// The headers that name a span's parent.
+struct Parent<'a>(HeaderExtractor<'a>);
+
+impl Extractor for Parent<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        let is_short = |value: &&str| key != "tracestate" || value.len() <= TRACESTATE_BYTES_MAX;
+        self.0.get(key).filter(is_short)
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys()
     }
 }
 
@@ -148,5 +166,33 @@ fn version(version: http::Version) -> &'static str {
         http::Version::HTTP_10 => "1.0",
         http::Version::HTTP_2 => "2",
         _ => "1.1",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn spans_carry_no_long_tracestate() {
+        let trace = "0af7651916cd43dd8448eb211c80319c";
+        for (state, carried) in [
+            ("vendor=1".to_owned(), "vendor=1"),
+            (format!("vendor={}", "1".repeat(TRACESTATE_BYTES_MAX)), ""),
+        ] {
+            let mut headers = HeaderMap::new();
+            let parent = format!("00-{trace}-b7ad6b7169203331-01");
+            let value = |text: &str| HeaderValue::from_str(text).expect("visible");
+            headers.insert("traceparent", value(&parent));
+            headers.insert("tracestate", value(&state));
+            let parent = Parent(HeaderExtractor(&headers));
+            let found =
+                TraceContextPropagator::new().extract_with_context(&Context::new(), &parent);
+            let found = found.span().span_context().clone();
+            assert_eq!(found.trace_id().to_string(), trace);
+            assert_eq!(found.trace_state().header(), carried);
+        }
     }
 }

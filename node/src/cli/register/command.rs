@@ -5,15 +5,19 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{
+    Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, waitpgid,
+};
 use tokio::process::{Child, Command};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::report;
 use crate::cli::failure::Failure;
 
 /// How long it may take to end when it is asked to.
 const END_WITHIN: Duration = Duration::from_secs(30);
+/// Between two looks at what it started itself.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A command that is running, or none.
 pub(super) struct Wrapped {
@@ -63,25 +67,40 @@ impl Wrapped {
         child.is_some_and(|child| matches!(child.try_wait(), Ok(Some(_)) | Err(_)))
     }
 
-    /// Asks the command to end, and ends it by force when it does not.
+    /// Asks the command to end, and ends it by force when it does not; with it all that it started in its group, as an
+    /// engine behind a shell, and the processes of its GPUs.
     pub(super) async fn end(&mut self) -> ExitCode {
         let Some(child) = &mut self.child else {
             return ExitCode::SUCCESS;
         };
-        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        if let Some(pid) = pid {
-            // It may have ended meanwhile.
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        match timeout(END_WITHIN, child.wait()).await {
-            Ok(_) => ExitCode::SUCCESS,
+        let Some(group) = child.id().and_then(|id| Pid::from_raw(id.cast_signed())) else {
+            return ExitCode::SUCCESS;
+        };
+        // They may have ended meanwhile, here and below.
+        let _ = kill_process_group(group, Signal::TERM);
+        let all_ended = async {
+            let _ = child.wait().await;
+            while !is_empty(group) {
+                sleep(LOOK).await;
+            }
+        };
+        match timeout(END_WITHIN, all_ended).await {
+            Ok(()) => ExitCode::SUCCESS,
             Err(_) => {
                 report("the command does not end; it is killed");
-                let _ = child.kill().await;
+                let _ = kill_process_group(group, Signal::KILL);
+                let _ = child.wait().await;
                 ExitCode::FAILURE
             }
         }
     }
+}
+
+/// Whether none of a group is there any more.
+fn is_empty(group: Pid) -> bool {
+    // As the first process of a container this one is the parent of those whose own has ended.
+    while matches!(waitpgid(group, WaitOptions::NOHANG), Ok(Some(_))) {}
+    test_kill_process_group(group).is_err()
 }
 
 /// As shells report it: 128 and the signal for one that was killed.
