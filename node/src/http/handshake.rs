@@ -3,11 +3,12 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::{Version, response};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
+use super::syntax::{has_item, items};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 
@@ -31,8 +32,8 @@ pub(crate) fn read(head: &Parts) -> Result<Handshake, ApiError> {
     let refused = |what| Err(ApiError::new(ErrorKind::InvalidRequest, what));
     let headers = &head.headers;
     let is_upgrade = head.version == Version::HTTP_11
-        && has_token(headers, &header::CONNECTION, b"upgrade")
-        && has_token(headers, &header::UPGRADE, b"websocket");
+        && has_item(headers, &header::CONNECTION, "upgrade")
+        && has_item(headers, &header::UPGRADE, "websocket");
     if !is_upgrade {
         return refused("this path takes WebSocket handshakes over HTTP/1.1");
     }
@@ -70,15 +71,18 @@ pub(crate) fn is_accepted(answer: &response::Parts, accept: &HeaderValue) -> boo
     let headers = &answer.headers;
     let mut said = headers.get_all(header::SEC_WEBSOCKET_ACCEPT).iter();
     answer.status == http::StatusCode::SWITCHING_PROTOCOLS
-        && has_token(headers, &header::CONNECTION, b"upgrade")
-        && has_token(headers, &header::UPGRADE, b"websocket")
+        && has_item(headers, &header::CONNECTION, "upgrade")
+        && has_item(headers, &header::UPGRADE, "websocket")
         && said.next() == Some(accept)
         && said.next().is_none()
 }
 
 /// Whether a client's handshake offers this subprotocol. Names of subprotocols are the same in one case only.
 pub(crate) fn offers(headers: &HeaderMap, protocol: &str) -> bool {
-    tokens(headers, &header::SEC_WEBSOCKET_PROTOCOL).any(|offered| offered == protocol.as_bytes())
+    let lists = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
+    lists
+        .flat_map(|list| items(list.as_bytes()))
+        .any(|offered| offered == protocol.as_bytes())
 }
 
 /// Makes a head one that asks for, or agrees to, the change of protocols.
@@ -91,16 +95,6 @@ fn accept_of(key: &str) -> HeaderValue {
     let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, [key, GUID].concat().as_bytes());
     let text = STANDARD.encode(hash.as_ref());
     HeaderValue::from_str(&text).expect("base64 is ASCII")
-}
-
-fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) -> bool {
-    tokens(headers, name).any(|found| found.eq_ignore_ascii_case(token))
-}
-
-fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
-    let values = headers.get_all(name).iter();
-    let all = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    all.map(<[u8]>::trim_ascii)
 }
 
 #[cfg(test)]

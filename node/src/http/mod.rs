@@ -12,5 +12,6 @@ pub mod hops;
 pub mod progress;
 pub mod request_id;
 pub mod sse;
+pub mod syntax;
 pub mod tail;
 pub mod worker_body;

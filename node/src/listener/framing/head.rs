@@ -2,6 +2,7 @@
 
 use super::line::{field, is_control, is_token, next_line};
 use super::{Fault, HeadLimits};
+use crate::http::syntax::decimal;
 
 const WRONG_REQUEST_LINE: &str = "the request line is malformed";
 const WRONG_VERSION: &str = "HTTP/1.1, HTTP/1.0, and HTTP/2 with prior knowledge are served";
@@ -280,11 +281,4 @@ impl<'a> RequestLine<'a> {
             is_http10,
         })
     }
-}
-
-fn decimal(digits: &[u8]) -> Option<u64> {
-    // `parse` alone would take a sign.
-    let text = std::str::from_utf8(digits).ok()?;
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| is_plain)
 }

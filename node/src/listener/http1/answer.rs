@@ -8,8 +8,8 @@ use http::response::Parts;
 use http::{HeaderMap, Method, StatusCode, header};
 use hyper::ext::ReasonPhrase;
 
-use super::request::has_option;
 use crate::api::ApiError;
+use crate::http::syntax::{decimal, has_item};
 use crate::http::{headers, request_id};
 
 /// Bytes of a head without its headers, and of one header as most are.
@@ -85,7 +85,7 @@ pub(super) fn encode(head: &Parts, length: Option<u64>, asked: Asked) -> AnswerH
         Framed::Length(sent) => *bytes == sent || !asked.may_have_body(status),
         Framed::Chunked | Framed::UntilClose => false,
     });
-    let says_close = connection_says(headers, "close");
+    let says_close = has_item(headers, &header::CONNECTION, "close");
     let keeps_alive = asked.keeps_alive && !says_close && framed != Framed::UntilClose;
     let mut bytes = Vec::with_capacity(HEAD_BYTES + headers.len() * HEADER_BYTES);
     begin(&mut bytes, head, asked.is_http10);
@@ -109,7 +109,7 @@ pub(super) fn encode(head: &Parts, length: Option<u64>, asked: Asked) -> AnswerH
     }
     if is_switch {
     } else if asked.is_http10 {
-        if keeps_alive && !connection_says(headers, "keep-alive") {
+        if keeps_alive && !has_item(headers, &header::CONNECTION, "keep-alive") {
             line(&mut bytes, "connection", b"keep-alive");
         }
     } else if !keeps_alive && !says_close {
@@ -163,13 +163,7 @@ fn said_length(headers: &HeaderMap) -> Option<u64> {
     let (Some(value), None) = (values.next(), values.next()) else {
         return None;
     };
-    let is_plain = value.as_bytes().iter().all(u8::is_ascii_digit);
-    value.to_str().ok().filter(|_| is_plain)?.parse().ok()
-}
-
-fn connection_says(headers: &HeaderMap, option: &str) -> bool {
-    let mut values = headers.get_all(header::CONNECTION).iter();
-    values.any(|value| has_option(value.as_bytes(), option))
+    decimal(value.as_bytes())
 }
 
 /// `Sun, 06 Nov 1994 08:49:37 GMT`

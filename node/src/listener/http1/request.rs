@@ -7,6 +7,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Uri, Version};
 
+use crate::http::syntax::items;
 use crate::listener::framing::{BodyLength, Fault, Head, HeadLimits, HeadSink};
 
 /// What most clients send fits without growing.
@@ -143,8 +144,11 @@ impl HeadSink for Sink<'_> {
         let said = &mut *self.said;
         match name {
             header::CONNECTION => {
-                said.closes |= has_option(value, "close");
-                said.keeps_alive |= has_option(value, "keep-alive");
+                let has = |option: &str| {
+                    items(value).any(|one| one.eq_ignore_ascii_case(option.as_bytes()))
+                };
+                said.closes |= has("close");
+                said.keeps_alive |= has("keep-alive");
             }
             header::EXPECT => said.expects_continue = value.eq_ignore_ascii_case(b"100-continue"),
             _ => {}
@@ -153,10 +157,4 @@ impl HeadSink for Sink<'_> {
         let appended = self.said.headers.try_append(name, value);
         appended.map(drop).map_err(|_| Fault::HeadTooLarge)
     }
-}
-
-/// Whether a list of options, such as that of `Connection`, has this one.
-pub(super) fn has_option(list: &[u8], option: &str) -> bool {
-    list.split(|byte| *byte == b',')
-        .any(|one| one.trim_ascii().eq_ignore_ascii_case(option.as_bytes()))
 }

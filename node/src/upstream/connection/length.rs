@@ -2,6 +2,8 @@
 
 use http::{HeaderMap, Version, header};
 
+use crate::http::syntax::decimal;
+
 /// Where a body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyLength {
@@ -32,13 +34,6 @@ pub(super) fn body_length(version: Version, headers: &HeaderMap) -> Option<BodyL
         }
         (Some(_), Some(_)) => None,
     }
-}
-
-fn decimal(digits: &[u8]) -> Option<u64> {
-    // `parse` alone would take a sign.
-    let is_plain = digits.iter().all(u8::is_ascii_digit);
-    let text = std::str::from_utf8(digits).ok()?;
-    text.parse().ok().filter(|_| is_plain)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use hyper::ext::ReasonPhrase;
 use memchr::memchr;
 
 use super::body::AnswerBody;
+use crate::http::syntax::has_item;
 use crate::upstream::connection::broken::{Broken, SendError};
 use crate::upstream::connection::length::{BodyLength, body_length};
 use crate::upstream::connection::limits::HEADERS_MAX;
@@ -176,10 +177,6 @@ fn value_in(copy: &Bytes, bytes: &[u8], value: &[u8]) -> Option<HeaderValue> {
 
 /// RFC 9112, section 9.3.
 fn keeps_alive(version: Version, headers: &HeaderMap) -> bool {
-    let has = |wanted: &[u8]| {
-        let values = headers.get_all(header::CONNECTION).iter();
-        let mut options = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-        options.any(|option| option.trim_ascii().eq_ignore_ascii_case(wanted))
-    };
-    !has(b"close") && (version == Version::HTTP_11 || has(b"keep-alive"))
+    let has = |option| has_item(headers, &header::CONNECTION, option);
+    !has("close") && (version == Version::HTTP_11 || has("keep-alive"))
 }
