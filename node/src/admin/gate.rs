@@ -175,13 +175,7 @@ pub(super) fn check_body(
     if method.is_safe() || (!has_body && !headers.contains_key(CONTENT_TYPE)) {
         return Ok(());
     }
-    let kind = only(headers, &CONTENT_TYPE).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim();
-    if kind.eq_ignore_ascii_case("application/json") {
-        Ok(())
-    } else {
-        Err(GateRefusal::ContentType)
-    }
+    check_type(headers, "application/json")
 }
 
 /// Refuses a form that is not of the page of this port: where it comes from has to be said, and
@@ -190,12 +184,15 @@ pub(super) fn check_form(headers: &HeaderMap) -> Result<(), GateRefusal> {
     if !headers.contains_key(ORIGIN) {
         return Err(GateRefusal::NoOrigin);
     }
+    check_type(headers, "application/x-www-form-urlencoded")
+}
+
+fn check_type(headers: &HeaderMap, wanted: &str) -> Result<(), GateRefusal> {
     let kind = only(headers, &CONTENT_TYPE).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
-    if kind.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
-        Ok(())
-    } else {
-        Err(GateRefusal::ContentType)
+    match kind.eq_ignore_ascii_case(wanted) {
+        true => Ok(()),
+        false => Err(GateRefusal::ContentType),
     }
 }
 

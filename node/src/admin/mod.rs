@@ -50,6 +50,7 @@ mod routes;
 mod scrape;
 mod serve;
 mod shared;
+mod since;
 mod taken_away;
 mod token;
 mod turns;

@@ -1,9 +1,7 @@
 //! Adding, changing, draining and removing workers, through any replica, for all of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::ops::Not;
-use std::sync::Arc;
 use std::time::Duration;
 
 use grapevine_gossip::view::View;
@@ -14,13 +12,13 @@ use serde::Serialize;
 
 use super::answer::{Answer, json, not_found};
 use super::page::Page;
+use super::since::Since;
 use super::taken_away::taken_away;
 use super::wanted::{New, Wanted, WantedState, wrong_worker};
 use super::{Admin, body};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::cluster::{refuse_own_metrics, refuse_replica};
-use crate::shown::difference;
 use crate::upstream::address::Address;
 use crate::warmup::WARMED_TOGETHER_MAX;
 
@@ -74,23 +72,6 @@ impl From<&Ack> for Reach {
             replicated: ack.written.then_some(ack.replicated),
         }
     }
-}
-
-/// What a change made of a worker.
-#[derive(Debug, Default, Serialize)]
-struct Since {
-    /// What is otherwise now of a worker that was known, such as `role: prefill -> any`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    changes: Vec<String>,
-    /// It was known, and all of it is as it was.
-    #[serde(skip_serializing_if = "Not::not")]
-    unchanged: bool,
-}
-
-/// What was known before a change.
-struct Before {
-    view: Arc<View>,
-    sources: BTreeMap<WorkerId, Vec<Source>>,
 }
 
 /// How new workers join.
@@ -246,32 +227,6 @@ impl Admin {
             );
         }
         Ok(changed(status, &id, &ack, Some(state), since))
-    }
-
-    /// What is known of these workers, to be compared with later.
-    fn as_it_is<'a>(&self, ids: impl IntoIterator<Item = &'a WorkerId>) -> Before {
-        let of = |id: &WorkerId| (id.clone(), self.agent.sources_of(id));
-        Before {
-            view: self.agent.view(),
-            sources: ids.into_iter().map(of).collect(),
-        }
-    }
-
-    /// What of a worker is otherwise now.
-    fn since(&self, before: &Before, id: &WorkerId) -> Since {
-        let now = self.agent.view();
-        let Some((was, is)) = before.view.worker(id).zip(now.worker(id)) else {
-            return Since::default();
-        };
-        let sources = before.sources.get(id);
-        let described_by =
-            sources.and_then(|sources| difference::of_sources(sources, &self.agent.sources_of(id)));
-        let changes = difference::between(was, is).into_iter().chain(described_by);
-        let changes: Vec<String> = changes.map(|change| change.to_string()).collect();
-        Since {
-            unchanged: was == is && changes.is_empty(),
-            changes,
-        }
     }
 
     /// Whether these labels fit beside those that the worker has.

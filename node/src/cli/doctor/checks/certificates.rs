@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts, series};
 use crate::cli::doctor::finding::Finding;
+use crate::shown::words::files_in_words;
 use crate::shown::{clean, field, rows};
 
 /// Days left at which it should be renewed; reminders in the log begin then, too.
@@ -98,8 +99,8 @@ fn refused(replica: &ReplicaFacts, found: &mut Vec<Finding>) {
         let what = if name == series::KEYS_REFUSED {
             "the changed file of clients' keys: the former keys stay".to_owned()
         } else if let Some(labels) = name.strip_prefix(series::TLS_REFUSED) {
-            let whose = in_words(labels);
-            format!("the changed certificates and keys of {whose}: the former ones stay")
+            let files = files_in_words(in_words(labels));
+            format!("the changed {files}: the former ones stay")
         } else {
             continue;
         };

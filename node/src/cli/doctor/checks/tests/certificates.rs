@@ -70,7 +70,7 @@ fn changed_files_that_cannot_be_used_are_named() {
         metric("grapevine_tls_files_refused{files=\"gossip\"}"),
         Problem,
         "reload",
-        &["r2 cannot use the changed certificates and keys of gossip"],
+        &["r2 cannot use the changed certificates between replicas"],
     );
     check(
         metric("grapevine_keys_file_refused"),
