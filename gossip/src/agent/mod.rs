@@ -442,7 +442,8 @@ impl Agent {
     }
 
     /// Sets where evidence for starting replicas comes from: called once for each of them, from a
-    /// task that must not be blocked for long. The most valuable first: what exceeds some 3.7 MiB is left out.
+    /// task that must not be blocked for long. Each worker's records in order of their age: of what exceeds some 3.5 MiB
+    /// every worker has an equal share, and its oldest records are left out.
     pub fn serve_evidence(&self, source: EvidenceSource) {
         self.0.evidence.lock().serve(source);
     }

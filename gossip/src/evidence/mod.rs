@@ -11,6 +11,7 @@
 //! - `early.rs`: records about workers that are not known yet.
 //! - `listener_queue.rs`: the bounded channel to the one listener.
 //! - `known_workers.rs`: which workers, in which epochs, evidence may be about.
+//! - `snapshot.rs`: how much of all that is known a starting replica is told.
 //!
 //! How far each peer was sent them, and what becomes of messages: `planes/evidence/`.
 //!
@@ -24,6 +25,7 @@ mod listener_queue;
 mod log;
 mod pending;
 mod sequence;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
@@ -37,6 +39,7 @@ pub(crate) use known_workers::KnownWorkers;
 pub(crate) use listener_queue::ListenerQueue;
 pub(crate) use log::Log;
 pub(crate) use pending::{Pending, Recorded};
+pub(crate) use snapshot::{SNAPSHOT_FRAMES_MAX, snapshot_pieces};
 
 /// Greatest number of links in one [`Evidence`] or [`Retraction`].
 pub const LINKS_MAX: usize = 256;
@@ -52,6 +55,12 @@ pub struct Evidence {
     pub epoch: u64,
     /// Hashes of prefixes, shortest first; 1 to [`LINKS_MAX`].
     pub links: Vec<u64>,
+}
+
+impl Evidence {
+    fn wire_len(&self) -> usize {
+        wire_len(self.worker.as_str().len(), self.links.len())
+    }
 }
 
 /// A worker does not hold these prefixes, whatever was sent before.
@@ -183,7 +192,7 @@ impl Record {
     }
 
     pub(crate) fn wire_len(&self) -> usize {
-        wire_len(self.about().0, self.links())
+        wire_len(self.about().0.as_str().len(), self.links().len())
     }
 }
 
@@ -236,18 +245,6 @@ pub struct EvidenceSnapshot {
     pub last: bool,
 }
 
-/// Cuts a snapshot into pieces of one frame each, at least one; leaves out, and counts, what exceeds
-/// [`SNAPSHOT_FRAMES_MAX`].
-pub(crate) fn snapshot_pieces(evidence: Vec<Evidence>) -> (Vec<Vec<Evidence>>, usize) {
-    let mut pieces = pieces(evidence, |claim| wire_len(&claim.worker, &claim.links));
-    let kept = pieces.len().min(SNAPSHOT_FRAMES_MAX);
-    let cut = pieces.drain(kept..).map(|piece| piece.len()).sum();
-    if pieces.is_empty() {
-        pieces.push(Vec::new());
-    }
-    (pieces, cut)
-}
-
 /// Cuts into pieces that fit one frame each; none if there is nothing.
 fn pieces<T>(all: Vec<T>, wire_len: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
     let mut pieces: Vec<Vec<T>> = Vec::new();
@@ -268,18 +265,16 @@ fn pieces<T>(all: Vec<T>, wire_len: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
     pieces
 }
 
-/// About as many bytes as a record takes in a frame: a bound, not a sum.
-fn wire_len(worker: &WorkerId, links: &[u64]) -> usize {
+/// About as many bytes as a record takes in a frame, by those of its worker's id and its number of links: a bound, not a sum.
+const fn wire_len(id_bytes: usize, links: usize) -> usize {
     const FIXED: usize = 16;
-    FIXED + worker.as_str().len() + size_of_val(links)
+    FIXED + id_bytes + links * size_of::<u64>()
 }
 
 /// Greatest number of records in one frame.
 pub const BATCH_RECORDS_MAX: usize = 512;
 /// Greatest length of the records of one frame in bytes.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
-/// Greatest number of frames in a snapshot, 64 KiB each.
-pub(crate) const SNAPSHOT_FRAMES_MAX: usize = 60;
 /// Greatest number of heads in a snapshot: one for each replica of a cluster.
 pub const HEADS_MAX: usize = 256;
 /// Batches that a sender keeps, and that a receiver misses at once: 40 s of one each 20 ms.

@@ -331,7 +331,7 @@ impl CacheView {
         }
     }
 
-    /// What is known, for a replica that starts.
+    /// What is known, for a replica that starts; of each worker the oldest first.
     pub fn evidence(&self, workers: &[WorkerId]) -> Vec<Evidence> {
         let now = self.now();
         workers
