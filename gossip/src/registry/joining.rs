@@ -1,8 +1,8 @@
 //! What a replica that starts gives up for the cluster that it meets.
 
-use super::{Entry, Registry};
+use super::{Entry, Registry, RegistryError};
 use crate::hlc::Stamp;
-use crate::worker::Source;
+use crate::worker::{Source, WorkerId, WorkerSpec};
 
 /// Whether it is configuration as read at a start, which no stamp puts before or behind another.
 fn is_of_start(entry: &Entry) -> bool {
@@ -10,6 +10,23 @@ fn is_of_start(entry: &Entry) -> bool {
 }
 
 impl Registry {
+    /// [`Registry::configure`] of a replica that has met its cluster already: what that knows of a worker from a
+    /// configuration stays, as in [`Registry::yield_to`].
+    ///
+    /// # Errors
+    /// [`RegistryError::Full`].
+    pub(crate) fn configure_late(
+        &mut self,
+        id: WorkerId,
+        spec: WorkerSpec,
+    ) -> Result<Option<Entry>, RegistryError> {
+        if self.entry(&id, &Source::Config).is_none() {
+            return self.configure(id, spec);
+        }
+        self.configured.insert(id);
+        Ok(None)
+    }
+
     /// Those of a cluster's entries that a replica which starts may have read otherwise from its own configuration.
     pub(crate) fn read_at_starts(entries: &[Entry]) -> Vec<Entry> {
         let of_starts = entries.iter().filter(|entry| is_of_start(entry));

@@ -30,7 +30,7 @@
 //! | 22 | an administrator's drain makes no worker present, and ends with it | `a_drained_worker_leaves_with_its_sources`, `a_drain_makes_no_worker_present` |
 //! | 23 | what was removed gives way, the oldest first: own writes find room | `what_was_removed_leaves_room_for_new_workers` |
 //! | 24 | once the own clock is right again, what it stamped too far ahead goes, and later stamps are of now | `a_clock_that_was_far_ahead_begins_anew` |
-//! | 25 | a start describes no worker of the cluster anew | `planes::registry::tests::a_start_describes_no_worker_of_the_cluster_anew` |
+//! | 25 | a start describes no worker of the cluster anew | `planes::registry::tests::a_start_describes_no_worker_of_the_cluster_anew`, `planes::registry::tests::nor_where_the_registry_comes_before_the_configuration` |
 //!
 //! Not here: which replicas are alive, which workers are healthy or loaded. None of it changes the set.
 

@@ -117,15 +117,20 @@ impl RegistryPlane {
         &self.registry
     }
 
-    /// Workers of the configuration, with one new view.
+    /// Workers of the configuration, with one new view. The cluster's description of one stays, where a peer gave it before
+    /// the configuration was read.
     pub(crate) fn configure(
         &mut self,
         workers: impl IntoIterator<Item = (WorkerId, WorkerSpec)>,
         cx: &mut Context,
     ) -> Result<(), RegistryError> {
         let mut is_changed = false;
+        let configure = match self.contact.has_met_nobody() {
+            true => Registry::configure,
+            false => Registry::configure_late,
+        };
         let configured = workers.into_iter().try_for_each(|(id, spec)| {
-            is_changed |= self.registry.configure(id, spec)?.is_some();
+            is_changed |= configure(&mut self.registry, id, spec)?.is_some();
             Ok(())
         });
         if is_changed {

@@ -62,6 +62,20 @@ impl Replicas {
         self.planes[at].write(put, &mut cx).expect("room");
     }
 
+    /// A worker of the configuration, of this weight.
+    fn configure(&mut self, at: usize, weight: u32) {
+        let mut raw = RawWorker::at("http://w:8000");
+        raw.weight_milli = weight;
+        let spec = WorkerSpec::new(raw).expect("valid");
+        let worker = ("w".parse().expect("valid"), spec);
+        let mut cx = self.cx(at);
+        self.planes[at].configure([worker], &mut cx).expect("room");
+    }
+
+    fn weight(&self, at: usize) -> u32 {
+        self.planes[at].registry.workers()[0].spec.weight_milli()
+    }
+
     /// Removes a worker, and forgets that.
     fn remove_and_forget(&mut self, at: usize, worker: &str) {
         self.remove(at, worker);
@@ -250,30 +264,18 @@ fn who_was_suspended_for_a_day_brings_no_removed_worker_back() {
 /// Whichever of the two descriptions has the greater bytes, and whichever way the registry is taken.
 #[test]
 fn a_start_describes_no_worker_of_the_cluster_anew() {
-    let configure = |all: &mut Replicas, at: usize, weight: u32| {
-        let mut raw = RawWorker::at("http://w:8000");
-        raw.weight_milli = weight;
-        let worker = (
-            "w".parse().expect("valid"),
-            WorkerSpec::new(raw).expect("valid"),
-        );
-        let mut cx = all.cx(at);
-        all.planes[at].configure([worker], &mut cx).expect("room");
-    };
-    let weight =
-        |all: &Replicas, at: usize| all.planes[at].registry.workers()[0].spec.weight_milli();
     for (before, after, is_exchanged) in [(1, 2, false), (2, 1, false), (1, 2, true), (2, 1, true)]
     {
         let mut all = Replicas::new(["a", "b"]);
-        configure(&mut all, 0, before);
-        configure(&mut all, 1, before);
+        all.configure(0, before);
+        all.configure(1, before);
         all.together(&[0, 1]);
         all.together(&[0, 1]);
         assert!(!all.planes[0].contact.has_met_nobody());
         // Two start beside them, and one of them meets the other first.
         let (c, d) = (all.starts("c"), all.starts("d"));
-        configure(&mut all, c, after);
-        configure(&mut all, d, after);
+        all.configure(c, after);
+        all.configure(d, after);
         all.adopt(d, c);
         for new in [c, d] {
             // An old one compares first, as it may at any time.
@@ -285,12 +287,34 @@ fn a_start_describes_no_worker_of_the_cluster_anew() {
             } else {
                 all.adopt(new, 0);
             }
-            assert_eq!(weight(&all, new), before);
+            assert_eq!(all.weight(new), before);
         }
         all.together(&[0, 1, c, d]);
         for at in [0, 1, c, d] {
-            assert_eq!(weight(&all, at), before, "{at}");
+            assert_eq!(all.weight(at), before, "{at}");
         }
+    }
+}
+
+/// Certificates and keys are read in between, which may take longer than a peer takes to answer.
+#[test]
+fn nor_where_the_registry_comes_before_the_configuration() {
+    for (before, after) in [(1, 2), (2, 1)] {
+        let mut all = Replicas::new(["a", "b"]);
+        all.configure(0, before);
+        all.configure(1, before);
+        all.together(&[0, 1]);
+        all.together(&[0, 1]);
+        let new = all.starts("c");
+        all.adopt(new, 0);
+        all.configure(new, after);
+        all.together(&[0, 1, new]);
+        for at in [0, 1, new] {
+            assert_eq!(all.weight(at), before, "{at}");
+        }
+        // It is of this replica's configuration all the same.
+        all.planes[new].registry.start_over();
+        assert_eq!(all.weight(new), before);
     }
 }
 
