@@ -22,6 +22,8 @@ pub(crate) enum Lane {
     Hello,
     /// Questions and pushes of the registry.
     Registry,
+    /// The questions among them: a few bytes, for which all entries may be looked at.
+    Questions,
     /// Bytes of our answers to them.
     Answers,
     /// Bytes of its answers to our questions.
@@ -159,16 +161,17 @@ impl PeerLimits {
 /// What each [`Lane`] lets through a second, and at once. An honest replica of 16 sends some 20 chitchat
 /// messages a second, 50 frames of load and as many of
 /// evidence (each 20 ms; more when it goes on after a pause), dials once in 100 ms at worst, and asks for
-/// the registry once a round; a push is one for each change that somebody makes. One of up to four sends 200 frames of
+/// the registry once a round, which is five times a second; a push is one for each change that somebody makes. One of up to four sends 200 frames of
 /// load while requests come without a pause ([`crate::load::RISE_INTERVAL`]). What a replica that starts
 /// asks of one peer may be the greatest registry, of 128 MiB, and as much of what workers' caches hold.
-const LIMITS: [(u32, u32); 8] = [
+const LIMITS: [(u32, u32); 9] = [
     (8 << 20, 64 << 20),
     (100, 400),
     (400, 2000),
     (300, 3000),
     (20, 100),
     (500, 5000),
+    (20, 200),
     (2 << 20, 16 << 20),
     (8 << 20, 256 << 20),
 ];

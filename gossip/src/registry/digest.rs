@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::entry::Entry;
 use crate::hlc::Stamp;
-use crate::worker::write_text;
+use crate::worker::{WorkerId, write_text};
 
 /// Number of parts that the map is compared by. With 64, one change among 4,096 entries sends
 /// about 64 of them instead of all, for 256 bytes more in the question.
@@ -45,11 +45,11 @@ impl Summary {
         let mut parts = vec![crc32fast::Hasher::new(); BUCKETS];
         let mut digest = Digest::default();
         let mut bytes = Vec::new();
-        for entry in entries {
+        for (entry, bucket) in with_buckets(entries) {
             bytes.clear();
             entry.write_canonical(&mut bytes);
             whole.update(&bytes);
-            parts[bucket_of(entry)].update(&bytes);
+            parts[bucket].update(&bytes);
             digest.count += 1;
             digest.stamp = digest.stamp.max(entry.stamp);
         }
@@ -62,11 +62,24 @@ impl Summary {
     }
 }
 
-/// The part of the map that an entry belongs to.
-pub(super) fn bucket_of(entry: &Entry) -> usize {
-    let mut bytes = Vec::with_capacity(64);
-    write_text(&mut bytes, entry.id.as_str());
-    crc32fast::hash(&bytes) as usize % BUCKETS
+/// Entries that come in key order, each with the part of the map that it belongs to: that of its worker.
+pub(super) fn with_buckets<'a>(
+    entries: impl Iterator<Item = &'a Entry>,
+) -> impl Iterator<Item = (&'a Entry, usize)> {
+    let mut bytes = Vec::new();
+    let mut latest: Option<(&WorkerId, usize)> = None;
+    entries.map(move |entry| {
+        let bucket = match latest {
+            Some((worker, bucket)) if *worker == entry.id => bucket,
+            _ => {
+                bytes.clear();
+                write_text(&mut bytes, entry.id.as_str());
+                crc32fast::hash(&bytes) as usize % BUCKETS
+            }
+        };
+        latest = Some((&entry.id, bucket));
+        (entry, bucket)
+    })
 }
 
 /// `crc:count:stamp` in hexadecimal, decimal, hexadecimal: the form gossiped, logged and shown.

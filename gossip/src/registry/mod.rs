@@ -452,13 +452,13 @@ impl Registry {
     /// is: summary out; summary and entries back; remaining entries out.
     pub fn differing(&self, theirs: &Summary) -> Vec<Entry> {
         let ours = self.sums();
-        self.entries
-            .values()
-            .filter(|entry| {
-                let bucket = digest::bucket_of(entry);
-                ours.buckets[bucket] != theirs.buckets[bucket]
-            })
-            .cloned()
+        // The mostly asked question costs no look at the entries.
+        if ours.buckets == theirs.buckets {
+            return Vec::new();
+        }
+        digest::with_buckets(self.entries.values())
+            .filter(|(_, bucket)| ours.buckets[*bucket] != theirs.buckets[*bucket])
+            .map(|(entry, _)| entry.clone())
             .collect()
     }
 

@@ -311,7 +311,7 @@ impl Link {
     /// Whether a question of the registry is answered now. The other planes that answer have shares of
     /// their own.
     fn may_ask(&self, is_push: bool) -> bool {
-        if !self.allows(Lane::Registry, 1) {
+        if !self.allows(Lane::Registry, 1) || !(is_push || self.allows(Lane::Questions, 1)) {
             return false;
         }
         // A push is a change, and answered in some bytes: however much its sender was answered before, it is taken.

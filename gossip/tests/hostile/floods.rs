@@ -1,9 +1,13 @@
 //! Floods from outside and inside: first packets from many sockets (S11), HELLOs, connections, half-open
-//! and slow streams.
+//! and slow streams, questions that cost more than they look.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use grapevine_gossip::frame::{HEADER_BYTES, Header};
+use grapevine_gossip::registry::{BUCKETS, Summary};
+use grapevine_gossip::wire::{self, Message, SyncRequest};
+use grapevine_gossip::worker::{RawWorker, Source, WorkerSpec};
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -164,6 +168,65 @@ async fn floods_of_hellos_and_connections_hurt_nobody() {
     drop(open);
     scene.unharmed("HELLOs").await;
     scene.still_works("HELLOs").await;
+}
+
+/// A question of anti-entropy is some hundred bytes, for which all entries may be looked at, under the lock that every change
+/// waits for: also where it differs in nothing, so that its answer has no entry.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn questions_about_a_great_registry_are_bounded() {
+    let mut scene = Scene::new().await;
+    let many = (0..20_000).map(|at| {
+        let spec = WorkerSpec::new(RawWorker::at(format!(
+            "http://10.0.{}.{}",
+            at / 250,
+            at % 250
+        )));
+        let spec = spec.expect("a URL");
+        (spec.default_id(), spec)
+    });
+    let put = scene
+        .victim()
+        .agent
+        .put_workers(Source::Admin, many.collect());
+    put.await.expect("room");
+    scene.settle().await;
+    let victim = scene.victim();
+    let rogue = scene.rogue("liar");
+    let mut line = rogue.dial(victim.address()).await;
+    let unlike = Summary {
+        digest: victim.agent.view().registry(),
+        buckets: [0; BUCKETS],
+    };
+    let question = |summary| {
+        Message::SyncRequest(SyncRequest {
+            summary,
+            alone: Duration::ZERO,
+        })
+    };
+    let answer = line.ask(&question(unlike)).await.expect("answered");
+    let answer = wire::decode(first_frame(&answer)).expect("a frame");
+    let Some(Message::SyncResponse(answer)) = answer.message else {
+        panic!("another kind");
+    };
+    let alike = question(answer.summary);
+    let (begun, mut answered) = (Instant::now(), 0u32);
+    for _ in 0..5_000 {
+        let answer = line.ask(&alike).await;
+        answered += u32::from(answer.is_some_and(|answer| !answer.is_empty()));
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    println!("5,000 questions in {seconds:.2} s, {answered} of them answered");
+    let allowed = 220.0 + 20.0 * seconds;
+    assert!(f64::from(answered) <= allowed, "{answered} answered");
+    assert!(victim.refused("flood") >= 1.0);
+    drop(line);
+    scene.still_works("questions of anti-entropy").await;
+}
+
+/// The first of the frames of an answer.
+fn first_frame(answer: &[u8]) -> &[u8] {
+    let header = Header::read(answer).expect("a header");
+    &answer[..HEADER_BYTES + header.rest_len()]
 }
 
 /// Streams that never end, or a byte at a time: let go of in time, and everything else goes on.
