@@ -182,8 +182,10 @@ impl LoadPlane {
         }
     }
 
-    /// A replica is connected: what it sends counts, also if it was cut off before and did not start again.
+    /// A replica is connected: what it sends counts, also if it was cut off before and did not start again. It may know
+    /// nothing of this one, or no more, and would take what a frame of changes does not list for nothing: a full one is due.
     pub fn linked(&mut self, peer: &ReplicaId) {
+        self.full_sent_at = None;
         if let Some(sender) = self.senders.get_mut(peer) {
             sender.come_back();
         }

@@ -56,6 +56,21 @@ fn heartbeats_are_rare_while_nothing_is_in_flight() {
     assert_eq!(slots(node.collect()), Some((Coverage::Changes, vec![])));
 }
 
+/// Of a frame of changes it would take all other workers for idle.
+#[test]
+fn whoever_is_connected_gets_a_full_frame_first() {
+    let mut node = Node::new(&["a", "b"]);
+    node.add("a", requests(3));
+    node.collect();
+    node.repeat();
+    node.plane.linked(&replica("new"));
+    node.add("b", requests(1));
+    let first = slots(node.pass(RISE_INTERVAL).collect());
+    assert_eq!(first, Some((Coverage::Full, vec![(0, 3), (1, 1)])));
+    let next = slots(node.pass(RISE_INTERVAL).collect());
+    assert_eq!(next, Some((Coverage::Changes, vec![(1, 1)])), "once");
+}
+
 /// Each frame goes to everybody: twice the replicas must not mean twice the frames as well.
 #[test]
 fn changes_wait_longer_in_a_large_cluster() {
