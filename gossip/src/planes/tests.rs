@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::config::{EvidenceConfig, LOAD_BATCH, ROUND};
-use crate::evidence::Batch;
+use crate::evidence::{Batch, HEADS_MAX, Head};
 use crate::facts::{FactMap, SeenReplica, fact};
 use crate::load::{Coverage, LoadBoard, LoadFrame};
 use crate::metrics::{Metrics, Why};
@@ -300,4 +300,34 @@ fn whoever_asks_how_much_there_is_asks_seldom() {
     let in_a_second = start + Duration::from_secs(1);
     let then = (0..100).filter(|_| is_answered(in_a_second)).count();
     assert_eq!(then, 1);
+}
+
+/// It has received of as many as a cluster may have: with its own head those are more than a receiver takes.
+#[test]
+fn a_snapshot_of_the_greatest_cluster_can_be_read() {
+    let now = tokio::time::Instant::now().into_std();
+    let mut plane = evidence(now);
+    for peer in 0..HEADS_MAX {
+        let batch = Batch {
+            number: 0,
+            records: Vec::new(),
+        };
+        let mut cx = Context::at(now, 1_000);
+        let message = Message::Evidence(Arc::new(batch));
+        deliver(&mut plane, &id(&format!("r{peer}")), 1, message, &mut cx);
+    }
+    let mut cx = Context::at(now, 1_000);
+    let question = Message::EvidenceSnapshotRequest;
+    deliver(&mut plane, &id("r0"), 2, question, &mut cx);
+    let frames = (cx.later.expect("answered").make)();
+    let [frame] = &frames[..] else {
+        panic!("{} frames", frames.len());
+    };
+    let read = decode(&sealed(frame)).expect("as an honest peer sends it");
+    let Some(Message::EvidenceSnapshot(snapshot)) = read.message else {
+        panic!("another kind");
+    };
+    assert_eq!(snapshot.heads.len(), HEADS_MAX);
+    let is_own = |head: &Head| head.replica == id("me");
+    assert!(snapshot.heads.iter().any(is_own));
 }

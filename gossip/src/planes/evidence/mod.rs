@@ -12,8 +12,8 @@ pub(crate) use outbox::Outbox;
 
 use crate::config::EvidenceConfig;
 use crate::evidence::{
-    Batch, Evidence, EvidenceEvent, EvidenceSnapshot, Gap, Head, HeatReport, Inbox, KnownWorkers,
-    ListenerQueue, Mark, Outcome, Pending, Pull, Record, Recorded, snapshot_pieces,
+    Batch, Evidence, EvidenceEvent, EvidenceSnapshot, Gap, HEADS_MAX, Head, HeatReport, Inbox,
+    KnownWorkers, ListenerQueue, Mark, Outcome, Pending, Pull, Record, Recorded, snapshot_pieces,
 };
 use crate::metrics::Metrics;
 use crate::plane::{Context, Origin, Plane, RequestError, Surroundings};
@@ -192,6 +192,8 @@ impl EvidencePlane {
         }
         // Before the evidence is read: what comes between is then received twice, not never.
         let mut heads = self.inbox.heads();
+        // With the own one no more than are taken.
+        heads.truncate(HEADS_MAX - 1);
         heads.push(Head {
             replica: self.replica.clone(),
             generation: self.generation,
