@@ -1,15 +1,19 @@
 //! Own changes on their way to peers: pushed at once, and those that come while others are under way together.
 //!
 //! A change is confirmed once one peer has all of it. Each push costs every peer a stream, a merge and an answer,
-//! whatever is in it; without this, a thousand workers that are added at once would be a thousand of each.
+//! whatever is in it; without this, a thousand workers that are added at once would be a thousand of each. And a peer bans
+//! who pushes too often: changes that are written one after the other go together, too, once they come faster than that.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
+use crate::budget::Budget;
 use crate::config::CONFIRM_WITHIN;
 use crate::driver::{Driver, Net};
+use crate::peers::PUSH_PACE;
 use crate::registry::Entry;
 use crate::replica::ReplicaId;
 use crate::transport::Transport;
@@ -17,15 +21,39 @@ use crate::wire::{Message, Received, chunks};
 
 /// Pushes at once. More than one, so that a peer that is silent for a moment holds up few others.
 const UNDER_WAY_MAX: usize = 4;
+/// How often it is looked whether peers take another push.
+const PACE_LOOK: Duration = Duration::from_millis(4);
 
 /// Changes that wait for their push.
 #[derive(Default)]
 pub(super) struct Pushes(Mutex<Waiting>);
 
-#[derive(Default)]
 struct Waiting {
     changes: Vec<Change>,
     under_way: usize,
+    /// What peers take of one replica.
+    pace: Budget,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        let (per_s, burst) = PUSH_PACE;
+        Self {
+            changes: Vec::new(),
+            under_way: 0,
+            pace: Budget::new(per_s, burst, now()),
+        }
+    }
+}
+
+/// What a task that pushes does next.
+enum Next {
+    /// To push these.
+    Push(Vec<Change>),
+    /// To look again in a moment: what is written meanwhile goes with what waits.
+    Wait,
+    /// Nothing: it is over.
+    End,
 }
 
 /// What one writer wrote, and how it learns how many peers have it.
@@ -44,14 +72,22 @@ impl Pushes {
         starts
     }
 
-    /// All that waits; with nothing, the task that asks is over.
-    fn take(&self) -> Option<Vec<Change>> {
+    /// All that waits, once peers take it; with nothing, the task that asks is over.
+    fn next(&self, now: Instant) -> Next {
         let mut waiting = self.lock();
         if waiting.changes.is_empty() {
             waiting.under_way -= 1;
-            return None;
+            return Next::End;
         }
-        Some(std::mem::take(&mut waiting.changes))
+        if !waiting.pace.is_open(now) {
+            return Next::Wait;
+        }
+        Next::Push(std::mem::take(&mut waiting.changes))
+    }
+
+    /// So many frames are pushed now.
+    fn spend(&self, frames: usize) {
+        self.lock().pace.spend(frames);
     }
 
     /// Drops all that waits: its writers learn that nobody confirmed it.
@@ -75,8 +111,12 @@ pub(super) async fn push(driver: &Driver, pushes: &Arc<Pushes>, entries: Vec<Ent
     if pushes.add(Change { entries, confirmed }) {
         let (driver, pushes) = (driver.clone(), pushes.clone());
         net.transport.spawn(async move {
-            while let (Some(net), Some(changes)) = (driver.net(), pushes.take()) {
-                push_together(net, changes).await;
+            while let Some(net) = driver.net() {
+                match pushes.next(now()) {
+                    Next::Push(changes) => push_together(net, &pushes, changes).await,
+                    Next::Wait => sleep(PACE_LOOK).await,
+                    Next::End => return,
+                }
             }
         });
     }
@@ -88,13 +128,15 @@ pub(super) async fn push(driver: &Driver, pushes: &Arc<Pushes>, entries: Vec<Ent
     confirmed_by.and_then(Result::ok).unwrap_or(0)
 }
 
-async fn push_together(net: &Net, changes: Vec<Change>) {
+async fn push_together(net: &Net, pushes: &Pushes, changes: Vec<Change>) {
     let (mut entries, mut writers) = (Vec::new(), Vec::new());
     for change in changes {
         entries.extend(change.entries);
         writers.push(change.confirmed);
     }
-    let confirmed_by = push_pieces(net, chunks(entries)).await;
+    let pieces = chunks(entries);
+    pushes.spend(pieces.len());
+    let confirmed_by = push_pieces(net, pieces).await;
     for writer in writers {
         // The writer may have gone.
         let _ = writer.send(confirmed_by);
@@ -127,6 +169,10 @@ async fn push_pieces(net: &Net, pieces: Vec<Vec<Entry>>) -> usize {
     }
 }
 
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 /// Whether a peer confirms that it has this piece.
 async fn is_confirmed(transport: &Transport, peer: &ReplicaId, piece: &Message) -> bool {
     let answer = transport.request(peer, piece).await;
@@ -154,5 +200,32 @@ mod tests {
             assert_eq!((ack.confirmed_by, ack.replicated), (0, false));
         }
         assert!(agent.0.pushes.lock().changes.is_empty());
+    }
+
+    /// Written one after the other, a thousand a second: each goes at once as long as peers take it so, then some together.
+    #[test]
+    fn many_changes_in_a_row_are_no_flood() {
+        let pushes = Pushes::default();
+        let (mut now, mut frames, mut waiting) = (now(), 0, 0);
+        let (per_s, burst) = PUSH_PACE;
+        const SECONDS: u32 = 60;
+        for written in 0..1000 * SECONDS {
+            let (confirmed, _) = oneshot::channel();
+            let entries = Vec::new();
+            pushes.add(Change { entries, confirmed });
+            waiting += 1;
+            match pushes.next(now) {
+                Next::Push(changes) => {
+                    assert_eq!(changes.len(), std::mem::take(&mut waiting));
+                    frames += 1;
+                    pushes.spend(1);
+                }
+                Next::Wait => assert!(written > burst && waiting <= 4, "{waiting} wait"),
+                Next::End => panic!("something waits"),
+            }
+            now += Duration::from_millis(1);
+        }
+        let allowed = burst + per_s * SECONDS;
+        assert!((allowed - 10..=allowed + 1).contains(&frames), "{frames}");
     }
 }

@@ -161,7 +161,8 @@ impl PeerLimits {
 /// What each [`Lane`] lets through a second, and at once. An honest replica of 16 sends some 20 chitchat
 /// messages a second, 50 frames of load and as many of
 /// evidence (each 20 ms; more when it goes on after a pause), dials once in 100 ms at worst, and asks for
-/// the registry once a round, which is five times a second; a push is one for each change that somebody makes. One of up to four sends 200 frames of
+/// the registry once a round, which is five times a second; a push is one for each change that somebody makes, up to
+/// [`PUSH_PACE`]. One of up to four sends 200 frames of
 /// load while requests come without a pause ([`crate::load::RISE_INTERVAL`]). What a replica that starts
 /// asks of one peer may be the greatest registry, of 128 MiB, and as much of what workers' caches hold.
 const LIMITS: [(u32, u32); 9] = [
@@ -175,6 +176,9 @@ const LIMITS: [(u32, u32); 9] = [
     (2 << 20, 16 << 20),
     (8 << 20, 256 << 20),
 ];
+/// The same of what this replica pushes of its own changes, a second and at once: what comes faster goes together. Far below
+/// what peers let through, who get what a sync found, too.
+pub(crate) const PUSH_PACE: (u32, u32) = (250, 1000);
 /// Refused messages until the sender is cut off.
 pub(crate) const STRIKES_MAX: u32 = 10;
 /// One strike is forgiven for each such time without another.

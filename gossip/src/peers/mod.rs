@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 use crate::replica::ReplicaId;
 
 pub(crate) use heartbeat_claim::{HeartbeatPace, NUMBER_MAX, OwnHeartbeat};
-pub(crate) use limits::Lane;
 use limits::{Allowed, PeerLimits};
 #[cfg(test)]
 pub(crate) use limits::{BAN, STRIKES_MAX};
+pub(crate) use limits::{Lane, PUSH_PACE};
 pub(crate) use reason::Reason;
 
 /// A replica in one generation, as it named itself under its certificate.

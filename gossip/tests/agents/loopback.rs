@@ -8,7 +8,7 @@ use grapevine_gossip::config::Facts;
 use grapevine_gossip::identity::{self, Authority};
 use grapevine_gossip::load::Load;
 use grapevine_gossip::view::View;
-use grapevine_gossip::worker::{RawWorker, Source, WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{Labels, RawWorker, Source, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, Metrics};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -140,6 +140,43 @@ async fn a_newcomer_is_ready_with_the_load_of_the_others() {
         newcomer.agent.shutdown().await;
         a.sees_live(1).await;
     }
+}
+
+/// As a script writes them that does not wait: each is a push of its own as long as few are under way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_labels_in_a_row_are_no_flood() {
+    const WRITERS: u32 = 4;
+    const EACH: u32 = 1_750;
+    let authority = authority();
+    let a = start(&authority, "a", &[]).await;
+    let b = start(&authority, "b", &[a.seed()]).await;
+    for replica in [&a, &b] {
+        replica.becomes_ready().await;
+        replica.sees_live(2).await;
+    }
+    let (id, spec) = worker(8000);
+    let put = a.agent.put_worker(id.clone(), Source::Admin, spec).await;
+    put.expect("added");
+    let begun = Instant::now();
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 0..WRITERS {
+        let (agent, id) = (a.agent.clone(), id.clone());
+        writers.spawn(async move {
+            for number in 0..EACH {
+                let label = (format!("w{writer}"), number.to_string());
+                let labels = Labels::new([label]).expect("valid");
+                agent.label_worker(&id, labels).await.expect("room");
+            }
+        });
+    }
+    writers.join_all().await;
+    println!("{} labels in {:?}", WRITERS * EACH, begun.elapsed());
+    let refused = b.count("gossip_refused_total");
+    assert_eq!(refused, 0, "by the other replica");
+    b.sees("the last label of each", |view| {
+        view.registry() == a.agent.view().registry()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
