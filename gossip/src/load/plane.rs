@@ -27,7 +27,8 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 /// The same while there is nothing in flight: zeros do not grow old, the others only have to know
 /// that they still receive from this replica.
 pub const IDLE_HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
-/// Load that rose is sent within this, whatever the interval of batches; falls wait for the batch.
+/// There is a look so often while anything is in flight, else once a batch ([`LoadPlane::next_look`]). Load that rose goes once
+/// it lasted from one look to the next, whatever the interval of batches; falls wait for the batch.
 pub const RISE_INTERVAL: Duration = Duration::from_millis(5);
 /// A change is sent again with so many frames after its own: one of them may be lost, and a replica that missed it decides
 /// on other numbers than all others.

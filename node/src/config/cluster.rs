@@ -207,9 +207,10 @@ section! {
         ///
         /// So many sick at once is more often a fault of the checks than of the workers.
         panic: bool = true;
-        /// How long a fall of load may wait before it is sent to the other replicas; rises are sent within 5 ms.
+        /// How long a fall of load, and the first rise after a rest, may wait before they are sent to the other replicas.
         ///
-        /// Lower: fresher counts, more datagrams. Replicas decide on what all of them know, so they agree at any age.
+        /// Other rises are sent within 10 ms by up to four replicas, and within up to 50 ms by more. Lower: fresher counts,
+        /// more datagrams. Replicas decide on what all of them know, so they agree at any age.
         load_batch: Duration = config::LOAD_BATCH, in ms(20)..=ms(50);
     }
 }
