@@ -33,12 +33,11 @@ impl ViewPace {
         self.latest
     }
 
-    /// A view with all changes was made from `began` to `now`. Returns the number of the latest one.
-    pub(super) fn published(&mut self, began: Instant, now: Instant) -> u64 {
+    /// A view with all changes was made from `began` to `now`.
+    pub(super) fn published(&mut self, began: Instant, now: Instant) {
         let took = now.saturating_duration_since(began);
         self.rests_until = Some(now + (took * REST).min(REST_MAX));
         self.published = self.latest;
-        self.published
     }
 
     /// When what waits is due; `None` if nothing waits.
@@ -57,16 +56,17 @@ mod tests {
         let at = |ms| begun + Duration::from_millis(ms);
         let mut pace = ViewPace::default();
         assert!(pace.changed(at(0)));
-        assert_eq!(pace.published(at(0), at(10)), 1);
+        pace.published(at(0), at(10));
         assert_eq!(pace.due(), None);
         assert!(!pace.changed(at(11)) && !pace.changed(at(39)));
         assert_eq!(pace.due(), Some(at(40)));
-        assert_eq!(pace.published(at(40), at(41)), 3);
+        pace.published(at(40), at(41));
+        assert_eq!((pace.latest(), pace.due()), (3, None));
         assert!(
             pace.changed(at(44)),
             "three times of what it took have passed"
         );
-        assert_eq!(pace.published(at(44), at(1_044)), 4);
+        pace.published(at(44), at(1_044));
         assert!(!pace.changed(at(1_143)));
         assert_eq!(pace.due(), Some(at(1_144)), "never for long");
     }
