@@ -19,6 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::Cluster;
 use super::fleet::Fleet;
 use super::metrics::{ClusterMetrics, QuarantineMetrics};
+use super::pool::PoolMember;
 use super::quarantine::Quarantine;
 use crate::metrics::ClaimLabels;
 use crate::metrics::refusals::RefusalMetrics;
@@ -142,7 +143,8 @@ impl PeerStateTask {
     }
 }
 
-/// By replica, the workers that it calls bad without being believed: those of pools of which it calls too many so.
+/// By replica, the workers that it calls bad without being believed: those of pools of which it calls too many so. What
+/// drains counts on neither side: a worker that was stopped is bad in truth.
 fn unbelieved<'a>(
     fleet: &Fleet,
     states: &'a PeerStates,
@@ -159,12 +161,11 @@ fn unbelieved<'a>(
         }
         let mut of_peer = BTreeSet::new();
         for pool in fleet.all_pools() {
-            let members = pool.members().iter();
-            let named: Vec<_> = members
-                .filter_map(|member| bad.get(&member.worker.id).copied())
-                .collect();
-            if !is_believable(named.len(), pool.members().len()) {
-                of_peer.extend(named);
+            let is_named = |member: &&PoolMember| bad.contains(&member.worker.id);
+            let staying = || pool.members().iter().filter(|member| !member.draining);
+            if !is_believable(staying().filter(is_named).count(), staying().count()) {
+                let named = pool.members().iter();
+                of_peer.extend(named.filter_map(|member| bad.get(&member.worker.id).copied()));
             }
         }
         if !of_peer.is_empty() {
@@ -221,6 +222,7 @@ mod tests {
     use std::time::Duration;
 
     use grapevine_gossip::peer_state::ReceivedState;
+    use grapevine_gossip::worker::State;
 
     use super::super::tests::{MODEL, WORKERS, house};
     use super::*;
@@ -262,6 +264,30 @@ mod tests {
                 unbelieved.get(&replica).map_or(0, BTreeSet::len)
             };
             assert_eq!((of("r2"), of("r3")), (expected, 0), "{claims:?}");
+        }
+    }
+
+    /// They ended, and are removed in a while: that they are called bad shows nothing of who calls them so.
+    #[test]
+    fn drained_workers_make_no_replica_unbelievable() {
+        use WireClaim::{Good, Stalled, Unreachable};
+        let drained = |number: usize| {
+            worker_with(&format!("w{number}"), MODEL, |raw| {
+                raw.state = State::Draining;
+            })
+        };
+        let workers = [drained(0), drained(1), worker(2, MODEL), worker(3, MODEL)];
+        let house = Alone::new("r1", workers, &KvEventsConfig::default(), WORKERS);
+        let fleet = house.cluster.fleet();
+        for (claims, expected) in [
+            ([Unreachable, Unreachable, Stalled, Good], 0),
+            ([Unreachable, Unreachable, Stalled, Stalled], 4),
+        ] {
+            let states = PeerStates::from_iter([says("r2", &claims)]);
+            let replica: ReplicaId = "r2".parse().expect("an id");
+            let unbelieved = unbelieved(&fleet, &states);
+            let found = unbelieved.get(&replica).map_or(0, BTreeSet::len);
+            assert_eq!(found, expected, "{claims:?}");
         }
     }
 

@@ -225,11 +225,15 @@ impl Pool {
         *self.card.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Whether so many of its workers are unhealthy, by this replica's opinion, that health is not believed.
+    /// Whether so many of its workers are unhealthy, by this replica's opinion, that health is not believed: as placement
+    /// counts them, without those that drain.
     pub fn panics(&self) -> bool {
-        let is_unhealthy = |member: &&PoolMember| !member.look().is_usable;
-        let unhealthy = self.members.iter().filter(is_unhealthy).count();
-        self.policy.panics(unhealthy, self.members.len())
+        let (mut staying, mut unhealthy) = (0, 0);
+        for member in self.members.iter().filter(|member| !member.draining) {
+            staying += 1;
+            unhealthy += usize::from(!member.look().is_usable);
+        }
+        self.policy.panics(unhealthy, staying)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use grapevine_gossip::worker::Role;
+use grapevine_gossip::worker::{Role, State};
 use grapevine_placement::{ClusterSettings, Key, KeyBuilder, Policy};
 
 use super::{Halves, Pool};
@@ -135,4 +135,35 @@ fn a_prompt_counts_for_heat_whoever_may_not_have_it() {
     }
     house.cluster.tick();
     assert_ne!(cache_view.heat_digest(), cool);
+}
+
+/// As after their leases ran out: they are drained until they are removed.
+#[test]
+fn drained_workers_that_ended_make_no_panic() {
+    let drained = |number: usize| {
+        worker_with(&format!("w{number}"), MODEL, |raw| {
+            raw.state = State::Draining;
+        })
+    };
+    let workers = (0..3).map(|number| worker(number, MODEL));
+    let workers = workers.chain((3..8).map(drained));
+    let house = Alone::new("r1", workers, &KvEventsConfig::default(), 8);
+    let pool = house.cluster.fleet().pool(MODEL).expect("it is served");
+    let ends = |number: usize| pool.members()[number].worker.health.unreachable();
+    let panics = || {
+        let explained = house.cluster.explain(&pool, &key(None), true, &[]);
+        assert_eq!(explained.panic, pool.panics(), "placement sees the same");
+        pool.panics()
+    };
+    (3..8).for_each(ends);
+    assert!(!panics());
+    ends(0);
+    assert!(!panics());
+    assert!(
+        house.cluster.has_another(&pool, &[0]),
+        "what waits there may move"
+    );
+    ends(1);
+    assert!(panics(), "two of the three that are left");
+    assert!(!house.cluster.has_another(&pool, &[0]));
 }

@@ -65,7 +65,7 @@ metrics! {
         changes: Family<ChangeLabels, Counter>,
             "worker_health_changes", "Changes of this replica's verdict, by what it became";
         panic: Family<ModelLabels, Gauge>,
-            "panic", "1 while more than half of a model's workers are unhealthy and health is not believed";
+            "panic", "1 while more than half of a model's workers, without drained ones, are unhealthy and health is not believed";
         verdicts: Family<VerdictLabels, Gauge>, "workers_by_verdict", "Workers that are not drained, by this replica's verdict";
         paused: Gauge, "workers_paused", "Workers that are sent nothing until a time that they named";
         models_left_alone: Gauge,

@@ -29,7 +29,7 @@ pub(super) struct Fleet<'a> {
     tried: &'a [usize],
     /// The same as a mark for each worker, where they are many; else empty.
     tried_marks: Vec<bool>,
-    /// The health of more than half is bad: it is not believed.
+    /// The health of more than half of those that do not drain is bad: it is not believed.
     pub(super) panic: bool,
     /// A worker is well: to use the others all the same spares those that are.
     spares_the_well: bool,
@@ -99,6 +99,8 @@ impl Sums {
 /// What the candidates are, counted.
 #[derive(Default)]
 struct Census {
+    /// Workers that do not drain: the health of the others is no part of the picture, neither good nor bad.
+    staying: usize,
     /// Workers whose health is bad, workers that others doubt, and workers that are well.
     bad: usize,
     doubted: usize,
@@ -120,6 +122,7 @@ impl Census {
         let mut census = Self::default();
         for (index, candidate) in candidates.iter().enumerate() {
             let standing = candidate.standing;
+            census.staying += usize::from(standing != Standing::Draining);
             census.bad += usize::from(standing.is_bad());
             census.doubted += usize::from(standing == Standing::Doubted);
             if matches!(standing, Standing::Usable | Standing::Full) {
@@ -174,13 +177,13 @@ impl<'a> Fleet<'a> {
             candidates,
             tried,
             tried_marks: marked(tried, ring.len()),
-            panic: settings.panics(census.bad, candidates.len()),
+            panic: settings.panics(census.bad, census.staying),
             spares_the_well: census.well + census.doubted > 0,
             buries: true,
             spares: census.has_slow_start,
             // Together the others may doubt more than each of them alone is believed.
             doubts: census.doubted > 0
-                && !settings.panics(census.bad + census.doubted, candidates.len()),
+                && !settings.panics(census.bad + census.doubted, census.staying),
             bounded: matches!(settings.policy, Policy::Prefix | Policy::LeastKv),
             asks_for_room: settings.policy == Policy::LeastKv,
             crowds: true,

@@ -185,14 +185,15 @@ pub struct PolicySettings {
     pub hash_bound: HashBound,
     /// Thresholds of policy `cache_aware`.
     pub cache_aware: CacheAware,
-    /// Whether bad health of more than half of the workers means that it is wrong, and all are used: those that refuse
-    /// connections last, those with an open breaker only to spare others that are well. Default yes.
+    /// Whether bad health of more than half of the workers, without those that drain, means that it is wrong, and all are
+    /// used: those that refuse connections last, those with an open breaker only to spare others that are well. Default
+    /// yes.
     pub panic: bool,
 }
 
 impl PolicySettings {
-    /// Whether health is not believed in a pool of so many workers: with more than half of them unhealthy, the few
-    /// others would be crushed, and the view of them is likelier wrong than they are.
+    /// Whether health is not believed in a pool of so many workers, without those that drain: with more than half of
+    /// them unhealthy, the few others would be crushed, and the view of them is likelier wrong than they are.
     #[must_use]
     pub const fn panics(&self, unhealthy: usize, workers: usize) -> bool {
         self.panic && unhealthy * 2 > workers

@@ -105,7 +105,11 @@ impl View {
         let bad = candidates
             .iter()
             .filter(|candidate| candidate.standing.is_bad());
-        let panic = self.settings.panic && bad.count() * 2 > candidates.len();
+        let draining = candidates
+            .iter()
+            .filter(|candidate| candidate.standing == Standing::Draining);
+        let staying = candidates.len() - draining.count();
+        let panic = self.settings.panic && bad.count() * 2 > staying;
         let is_well = |s| matches!(s, Standing::Usable | Standing::Full | Standing::Doubted);
         let accepts_connections = |index: usize| {
             !self.tried.contains(&index)

@@ -116,6 +116,24 @@ fn with_more_than_half_unhealthy_all_are_used_within_their_caps() {
 }
 
 #[test]
+fn drained_workers_have_no_part_in_panic() {
+    use Standing::{Doubted, Draining, Unhealthy, Unreachable, Usable};
+    let at = |standings: [Standing; 4]| place(Policy::ConsistentHash, standings.map(of));
+    let home = Ok((0, Reason::Home));
+    // As they would be placed if the drained ones had left already.
+    assert_eq!(at([Unhealthy, Unhealthy, Draining, Draining]), home);
+    assert_eq!(at([Unhealthy, Draining, Draining, Draining]), home);
+    assert_eq!(at([Unhealthy, Unhealthy, Usable, Draining]), home);
+    assert_eq!(at([Unreachable, Draining, Draining, Draining]), home);
+    assert_eq!(at([Unreachable, Unreachable, Draining, Draining]), home);
+    assert_eq!(at([Doubted, Doubted, Usable, Draining]), home);
+    let other = Ok((1, Reason::Failover));
+    assert_eq!(at([Unhealthy, Usable, Draining, Draining]), other);
+    assert_eq!(at([Doubted, Usable, Draining, Draining]), other);
+    assert_eq!(at([Draining; 4]), Err(NoWorker::Draining));
+}
+
+#[test]
 fn what_refuses_connections_is_asked_last() {
     use Standing::{Draining, Full, Unhealthy, Unreachable, Usable};
     let hash = Policy::ConsistentHash;

@@ -52,7 +52,7 @@ impl Plain<'_> {
         let mut whole = Whole {
             panics: self
                 .settings
-                .panics(self.count(Standing::is_bad), self.candidates.len()),
+                .panics(self.count(Standing::is_bad), self.staying()),
             somebody_is_well: self.count(is_well) > 0,
             means: (1.0, 1.0, 1.0),
             rate: Rate::TYPICAL.millis(),
@@ -77,7 +77,12 @@ impl Plain<'_> {
     fn doubts(&self) -> bool {
         let doubted = self.count(|standing| standing == Standing::Doubted);
         let spoken_against = self.count(Standing::is_bad) + doubted;
-        doubted > 0 && !self.settings.panics(spoken_against, self.candidates.len())
+        doubted > 0 && !self.settings.panics(spoken_against, self.staying())
+    }
+
+    /// Workers that are drained have no part in what is true of all together.
+    fn staying(&self) -> usize {
+        self.count(|standing| standing != Standing::Draining)
     }
 
     fn stands(&self, rules: Rules, standing: Standing) -> bool {
