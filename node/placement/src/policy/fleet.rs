@@ -162,7 +162,8 @@ impl<'a> Fleet<'a> {
         let known = census.held_tokens > place.inner_tokens();
         let is_mostly_hot = place.inner_tokens() > key.prompt_tokens() / 2;
         // As often as a hot prefix, before heat can know: counts of placements, far below 2^53.
-        let is_often = |ago: u64| settings.heat.share.get() * ago as f64 <= ring.len() as f64;
+        let share = settings.heat.share.get();
+        let is_often = |ago: u64| share > 0.0 && share * ago as f64 <= ring.len() as f64;
         let mut fleet = Self {
             settings,
             key,

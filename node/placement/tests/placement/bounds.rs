@@ -46,6 +46,35 @@ fn a_surge_stays_within_its_bound_before_anybody_hears_of_it() {
 }
 
 #[test]
+fn no_prompt_is_a_crowd_for_its_heat_where_heat_is_off() {
+    let (ring, key) = (
+        equal_ring(4),
+        chat(&[("user", &"the same long question ".repeat(40))]),
+    );
+    let first = key.marks().first().expect("long enough").hash;
+    let home = ring.order(first).expect("members").home();
+    // Half of the requests are known to all; of a crowd the home had more than its part.
+    let mut candidates = [IDLE; 4];
+    for (index, candidate) in candidates.iter_mut().enumerate() {
+        candidate.load.requests = 11.0;
+        candidate.surge_requests = if index == home { 30.0 } else { 50.0 / 3.0 };
+    }
+    candidates[home].held_tokens = key.marks().last().expect("long enough").tokens;
+    let reason = |share: f64, whole_ago: u64| {
+        let mut settings = PolicySettings::default();
+        settings.heat.share = Ratio::new(share).expect("a share");
+        let mut candidates = candidates;
+        candidates[home].whole_ago = Some(whole_ago);
+        let decision = decide(&settings, &ring, &key, &candidates, &[], 0);
+        decision.expect("workers").reason
+    };
+    assert_eq!(reason(0.5, 8), Reason::SpillBound);
+    for whole_ago in [0, 8, 1_000_000] {
+        assert_eq!(reason(0.0, whole_ago), Reason::Home, "{whole_ago}");
+    }
+}
+
+#[test]
 fn the_bound_is_passed_for_more_than_the_crowd_costs() {
     // 12,000 tokens of history at 6 each, less what tolerance forgives (1.5 * 4,096): 65,856 pay for 8 requests above
     // the bound at 8,192 each, and for no ninth. 400 tokens pay for none.

@@ -47,8 +47,10 @@ impl Plain<'_> {
     /// Finds out what is true of all together.
     fn looked_over(mut self) -> Self {
         let is_well = |of| matches!(of, Standing::Usable | Standing::Full | Standing::Doubted);
-        let often = self.candidates.len() as f64 / self.settings.heat.share.get();
-        let is_often_whole = |of: &Candidate| of.whole_ago.is_some_and(|ago| ago as f64 <= often);
+        let share = self.settings.heat.share.get();
+        let often = self.candidates.len() as f64 / share;
+        let is_often_whole =
+            |of: &Candidate| share > 0.0 && of.whole_ago.is_some_and(|ago| ago as f64 <= often);
         let mut whole = Whole {
             panics: self
                 .settings
@@ -395,7 +397,7 @@ proptest! {
         rare in prop::sample::select(vec![2_u64, 5, 40, 5_000]),
         busy in prop::sample::select(vec![0.0, 1.0, 6.0, 60.0]),
         (choices, tried, length) in (0_u8..10, prop::collection::vec(0_usize..40, 0..3), 0_usize..20_000),
-        (multiplicative, panic) in any::<(bool, bool)>(),
+        (multiplicative, panic, has_heat) in any::<(bool, bool, bool)>(),
     ) {
         let ring = &rings()[ring];
         let candidates: Vec<_> = crate::common::numbers(seed)
@@ -403,7 +405,10 @@ proptest! {
             .map(|bits| candidate(bits, rare, busy))
             .collect();
         let price = if multiplicative { Price::MULTIPLICATIVE } else { Price::ADDITIVE };
-        let settings = PolicySettings { price, panic, choices, ..PolicySettings::default() };
+        let mut settings = PolicySettings { price, panic, choices, ..PolicySettings::default() };
+        if !has_heat {
+            settings.heat.share = Ratio::new(0.0).unwrap();
+        }
         let key = turns(&format!("{seed} ").repeat(length / 20 + 1));
         let home = key.marks().first().map_or(key.home(), |mark| mark.hash);
         let order = ring.order(home).unwrap().to_vec();
