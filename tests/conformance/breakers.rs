@@ -1,14 +1,16 @@
 //! Workers that fail, and workers that only refuse.
 
 use grapevine_testbed::fake_worker::{Fault, Rule, When};
-use grapevine_tests::chat::{MODEL, chat};
+use grapevine_tests::chat::{MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection};
 use grapevine_tests::wait::{LIMIT, eventually};
+use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::errors::assert_error;
 use crate::house::{House, quick};
+use crate::stalls::impatient;
 
 const CHATS: &str = "/v1/chat/completions";
 
@@ -83,6 +85,99 @@ async fn a_worker_that_fails_is_left_alone_until_trials_succeed() {
     let ejected = metrics.sum("grapevine_worker_health_changes_total", "to=\"ejected\"");
     assert!(ejected >= 1.0);
     house.close().await;
+}
+
+/// A rule: every request to this path gets the status.
+fn at(path: &str, status: u16) -> Rule {
+    Rule {
+        when: When {
+            path: Some(path.to_owned()),
+            ..When::default()
+        },
+        ..Rule::always(Fault::status(status))
+    }
+}
+
+/// Tokenizes, which the worker's HTTP server does alone, and returns the status of the answer.
+async fn tokenize(house: &House, text: &str) -> u16 {
+    let body = json!({ "model": MODEL, "prompt": text });
+    let answer = http1::post(house.data(), "/tokenize", &body).await;
+    answer.head.status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_engine_computes_speaks_neither_for_nor_against_a_worker() {
+    let plan = Plan::default().set("retry.enabled", "false");
+    let plan = plan.set("breaker.open_for", "\"100ms\"");
+    let plan = plan.set("breaker.open_max", "\"100ms\"");
+    let house = House::of(plan, vec![quick()]).await;
+    let (worker, url) = (&house.workers[0], house.workers[0].url());
+    let admin = house.cluster.replicas[0].admin();
+    let breaker = async || admin.worker(&url).await.breaker;
+    worker
+        .add_rule(at("/tokenize", 500))
+        .expect("there is room");
+    for number in 0..20 {
+        assert_eq!(tokenize(&house, &format!("fails {number}")).await, 500);
+    }
+    assert_eq!(breaker().await, "closed", "its engine was not asked");
+    worker.clear_rules();
+    worker.add_rule(at(CHATS, 500)).expect("there is room");
+    for number in 0..5 {
+        assert_eq!(tokenize(&house, &format!("between {number}")).await, 200);
+        assert_eq!(ask(&house, &format!("question {number}")).await, 500);
+    }
+    assert_ne!(breaker().await, "closed", "its engine fails everything");
+    eventually(LIMIT, "it is on trial", async || {
+        let breaker = breaker().await;
+        (breaker == "half_open").then_some(()).ok_or(breaker)
+    })
+    .await;
+    for number in 0..5 {
+        assert_eq!(tokenize(&house, &format!("trial {number}")).await, 200);
+    }
+    assert_eq!(breaker().await, "half_open", "its engine has shown nothing");
+    worker.clear_rules();
+    for number in 0..3 {
+        assert_eq!(ask(&house, &format!("again {number}")).await, 200);
+    }
+    assert_eq!(breaker().await, "closed");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_engine_computes_does_not_end_a_stall() {
+    let plan = impatient().set("health.token_probe", "false");
+    let plan = plan.set("retry.enabled", "false");
+    let plan = plan.set("breaker.open_for", "\"100ms\"");
+    let plan = plan.set("breaker.open_max", "\"100ms\"");
+    let house = House::of(plan, vec![quick()]).await;
+    let (worker, url) = (&house.workers[0], house.workers[0].url());
+    let admin = house.cluster.replicas[0].admin();
+    worker.freeze(true);
+    assert_eq!(ask_for_stream(&house, "frozen").await, 504);
+    assert_eq!(admin.worker(&url).await.verdict, "stalled");
+    eventually(LIMIT, "clients may try it", async || {
+        let breaker = admin.worker(&url).await.breaker;
+        (breaker == "half_open").then_some(()).ok_or(breaker)
+    })
+    .await;
+    for number in 0..5 {
+        assert_eq!(tokenize(&house, &format!("text {number}")).await, 200);
+    }
+    let found = admin.worker(&url).await;
+    assert_eq!((&*found.verdict, &*found.breaker), ("stalled", "half_open"));
+    worker.freeze(false);
+    assert_eq!(ask_for_stream(&house, "thawed").await, 200);
+    assert_eq!(admin.worker(&url).await.verdict, "good");
+    house.close().await;
+}
+
+/// The status of a short stream.
+async fn ask_for_stream(house: &House, text: &str) -> u16 {
+    let body = streamed(text, 1);
+    let answer = http1::post(house.data(), CHATS, &body).await;
+    answer.head.status
 }
 
 /// The behaviour that users of vllm-router's `--cb-*` flags expect when no other worker is left: failing workers get no

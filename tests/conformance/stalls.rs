@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 use crate::house::{House, quick};
 
-fn impatient() -> Plan {
+pub(crate) fn impatient() -> Plan {
     let limits = [
         ("timeouts.first_token", "\"400ms\""),
         ("timeouts.first_token_per_1k", "\"0s\""),

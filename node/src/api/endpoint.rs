@@ -300,6 +300,12 @@ impl Endpoint {
         }
     }
 
+    /// Whether the ends of its requests show how its worker's engine is. What an HTTP server answers by itself does not; what
+    /// is behind an opened path is not known, and a session's end is not that of its handshake.
+    pub const fn is_judged(self) -> bool {
+        self.traits().computes || matches!(self, Self::Opened | Self::Realtime)
+    }
+
     /// Stable metric label.
     pub const fn as_str(self) -> &'static str {
         self.traits().label

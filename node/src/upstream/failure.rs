@@ -18,6 +18,8 @@
 //! | the same: that of a vLLM whose engine is dead | yes | none | `engine_dead` |
 //! | the same: any other | yes | a token | `status`, `error_event` |
 //!
+//! Answers to requests for which no engine computes ([`InFlight`](super::InFlight)) do not count against the worker.
+//!
 //! A stream that is refused for what its request asks ([`is_about_request`]) is no failed attempt: the client gets that
 //! as a plain answer. What it gets of all others is in `refusal`.
 

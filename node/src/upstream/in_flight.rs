@@ -15,6 +15,9 @@ pub struct InFlight {
     worker: Arc<Worker>,
     held: Load,
     permit: Option<Permit>,
+    /// Its end shows how the worker's engine is. Else an HTTP server alone answers, whose answers, good and bad ones, say
+    /// nothing to the breaker: it would let an engine have requests that computes none.
+    judged: bool,
     since: Instant,
     prompt_tokens: u64,
     /// Tokens to be computed before its first one; none where another worker computes the prompt.
@@ -22,53 +25,57 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Counts a request: what the decision does not expect in the worker's cache has yet to be computed.
+    /// Counts a request, all of it.
     /// `None`: the worker became unusable meanwhile, or its half-open breaker has its trial already.
     pub fn begin(worker: &Arc<Worker>, decision: &Decision) -> Option<Self> {
-        let to_compute = decision.prefill_tokens().into();
-        Self::weighing(worker, decision, to_compute, Some(decision.tokens_before))
-    }
-
-    /// A request for which the engine computes nothing: it takes no place there.
-    pub fn begin_weightless(worker: &Arc<Worker>, decision: &Decision) -> Option<Self> {
-        Self::holding(worker, decision, Load::default(), None)
+        let permit = worker.health.begin(decision.panic)?;
+        let mut begun = Self::holding(worker, decision, whole(decision), permit);
+        begun.tokens_before = Some(decision.tokens_before);
+        Some(begun)
     }
 
     /// The same for a worker that gets the prompt's KV from another one: it takes room from now on, before it is there.
     pub fn begin_arriving(worker: &Arc<Worker>, decision: &Decision) -> Option<Self> {
-        Self::weighing(worker, decision, 0, None)
-    }
-
-    fn weighing(
-        worker: &Arc<Worker>,
-        decision: &Decision,
-        prefill_tokens: u64,
-        tokens_before: Option<u64>,
-    ) -> Option<Self> {
-        let held = Load {
-            requests: 1,
-            prefill_tokens,
-            context_tokens: decision.prompt_tokens.into(),
-        };
-        Self::holding(worker, decision, held, tokens_before)
-    }
-
-    fn holding(
-        worker: &Arc<Worker>,
-        decision: &Decision,
-        held: Load,
-        tokens_before: Option<u64>,
-    ) -> Option<Self> {
         let permit = worker.health.begin(decision.panic)?;
+        let held = Load {
+            prefill_tokens: 0,
+            ..whole(decision)
+        };
+        Some(Self::holding(worker, decision, held, permit))
+    }
+
+    /// A request whose end shows nothing of the worker's engine, which has no prompt to compute.
+    pub fn begin_unjudged(worker: &Arc<Worker>, decision: &Decision) -> Option<Self> {
+        let held = Load {
+            prefill_tokens: 0,
+            ..whole(decision)
+        };
+        Self::unjudged(worker, decision, held)
+    }
+
+    /// The same for one that is about what the worker holds: it takes no place there.
+    pub fn begin_weightless(worker: &Arc<Worker>, decision: &Decision) -> Option<Self> {
+        Self::unjudged(worker, decision, Load::default())
+    }
+
+    fn unjudged(worker: &Arc<Worker>, decision: &Decision, held: Load) -> Option<Self> {
+        let permit = worker.health.begin_unjudged(decision.panic)?;
+        let mut begun = Self::holding(worker, decision, held, permit);
+        begun.judged = false;
+        Some(begun)
+    }
+
+    fn holding(worker: &Arc<Worker>, decision: &Decision, held: Load, permit: Permit) -> Self {
         worker.load.add(held);
-        Some(Self {
+        Self {
             worker: Arc::clone(worker),
             held,
             permit: Some(permit),
+            judged: true,
             since: Instant::now(),
             prompt_tokens: decision.prompt_tokens.into(),
-            tokens_before,
-        })
+            tokens_before: None,
+        }
     }
 
     /// The worker it counts on.
@@ -123,6 +130,10 @@ impl InFlight {
 
     /// The attempt failed, which says `verdict` of the worker; a silence began at `since`.
     pub fn fail(&mut self, why: &Failure, verdict: AttemptOutcome, since: Instant) {
+        let verdict = match why.status() {
+            Some(_) if !self.judged => AttemptOutcome::Neutral,
+            _ => verdict,
+        };
         if matches!(why, Failure::Late) && verdict == AttemptOutcome::Failure {
             self.stalled(since);
         }
@@ -141,12 +152,25 @@ impl InFlight {
         let Some(permit) = self.permit.take() else {
             return;
         };
+        let outcome = match outcome {
+            AttemptOutcome::Success if !self.judged => AttemptOutcome::Neutral,
+            outcome => outcome,
+        };
         let load = grapevine_placement::Load {
             requests: held.requests.into(),
             prefill_tokens: held.prefill_tokens as f64,
             context_tokens: held.context_tokens as f64,
         };
         self.worker.health.end(permit, outcome, load);
+    }
+}
+
+/// All of a request: what the decision does not expect in the worker's cache has yet to be computed.
+fn whole(decision: &Decision) -> Load {
+    Load {
+        requests: 1,
+        prefill_tokens: decision.prefill_tokens().into(),
+        context_tokens: decision.prompt_tokens.into(),
     }
 }
 

@@ -338,9 +338,10 @@ impl Asked {
         tried: &mut Vec<usize>,
     ) -> Result<(Box<Placed>, Option<RecordedPlacement>), NoWorker> {
         let other_ranks = self.other_ranks(pool);
-        let begin = match self.computes() {
-            true => InFlight::begin,
-            false => InFlight::begin_weightless,
+        let begin = match (self.computes(), self.endpoint.is_judged()) {
+            (true, true) => InFlight::begin,
+            (true, false) => InFlight::begin_unjudged,
+            (false, _) => InFlight::begin_weightless,
         };
         self.choose_but(dispatch, pool, tried, &other_ranks, begin)
     }

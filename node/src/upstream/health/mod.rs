@@ -277,6 +277,14 @@ impl Health {
         opinion.breaker.begin(now)
     }
 
+    /// The same for a request whose end shows nothing of the engine: it is no trial, and takes none from another.
+    pub fn begin_unjudged(&self, anyway: bool) -> Option<Permit> {
+        let opinion = self.lock();
+        let is_shut = opinion.breaker.state(self.now()) == BreakerState::Open;
+        let may_pass = anyway || !(opinion.is_silent() || is_shut);
+        may_pass.then(|| opinion.breaker.pass())
+    }
+
     /// A permitted request ended, which weighed `load` until then.
     pub fn end(&self, permit: Permit, outcome: AttemptOutcome, load: Load) {
         let mut opinion = self.lock();

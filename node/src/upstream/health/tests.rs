@@ -175,6 +175,25 @@ async fn without_a_token_probe_clients_try_at_growing_intervals() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_proves_nothing_is_no_trial() {
+    let health = health();
+    for _ in 0..BreakerConfig::default().failure_threshold.get() {
+        health.fail();
+    }
+    assert!(health.begin_unjudged(false).is_none(), "it is shut");
+    assert!(
+        health.begin_unjudged(true).is_some(),
+        "health is not believed"
+    );
+    pass(BreakerConfig::default().open_for).await;
+    let several = [(); 3].map(|()| health.begin_unjudged(false));
+    assert!(several.iter().all(Option::is_some));
+    let trial = health.begin(false).expect("nobody has it");
+    assert!(health.begin(false).is_none());
+    health.end(trial, AttemptOutcome::Success, REQUEST);
+}
+
+#[tokio::test(start_paused = true)]
 async fn failures_weigh_for_a_while() {
     let health = health();
     health.fail();

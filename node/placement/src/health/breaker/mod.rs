@@ -226,10 +226,18 @@ impl Breaker {
     /// Leave for a request that is sent although the breaker may be open, because health is not believed. Its success
     /// counts, its failure shows nothing new.
     pub fn begin_anyway(&mut self, now: Duration) -> Permit {
-        self.begin(now).unwrap_or(Permit {
+        match self.begin(now) {
+            Some(permit) => permit,
+            None => self.pass(),
+        }
+    }
+
+    /// Leave for a request that is no trial, whatever the state: the caller looks whether it may be sent.
+    pub fn pass(&self) -> Permit {
+        Permit {
             era: self.era,
             trial: 0,
-        })
+        }
     }
 
     /// Records how the permitted request ended. `draw`, in 0..1, spreads the time for which it opens.

@@ -36,6 +36,27 @@ fn check(name: &str, table: &[(u64, AttemptOutcome, BreakerState)]) {
 }
 
 #[test]
+fn what_is_no_trial_leaves_the_trial_to_another() {
+    let mut breaker = breaker();
+    for _ in 0..3 {
+        let permit = breaker.begin(seconds(0)).expect("closed");
+        breaker.record(permit, Failure, seconds(0), MIDDLE);
+    }
+    assert_eq!(breaker.state(seconds(10)), HalfOpen);
+    let passes = [breaker.pass(), breaker.pass()];
+    let trial = breaker.begin(seconds(10)).expect("nobody has it");
+    for permit in passes {
+        breaker.record(permit, Neutral, seconds(10), MIDDLE);
+        assert!(!breaker.allows(seconds(10)), "the trial goes on");
+    }
+    let fails = breaker.pass();
+    breaker.record(fails, Failure, seconds(10), MIDDLE);
+    assert_eq!(breaker.state(seconds(10)), HalfOpen, "it tried nothing");
+    breaker.record(trial, Success, seconds(10), MIDDLE);
+    assert!(breaker.allows(seconds(10)));
+}
+
+#[test]
 fn failures_in_a_row_open_it_and_only_success_closes_it() {
     check(
         "opens",
