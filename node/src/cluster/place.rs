@@ -50,18 +50,9 @@ impl Cluster {
             is_first: tried.is_empty() && pool.is_first(),
             takes_turn: takes_turns(pool, key),
         };
-        match strangers {
-            [] => self.place_seen(pool, key, tried, asks, |_| {}),
-            _ => {
-                let passed_over = [tried, strangers].concat();
-                let placed = self.place_seen(pool, key, &passed_over, asks, |_| {});
-                let is_asked = |index: &usize| !strangers.contains(index);
-                placed.map_err(|why| match tried.is_empty() {
-                    true => why_none_of(pool, (0..pool.members.len()).filter(is_asked), why),
-                    false => why,
-                })
-            }
-        }
+        passing_over(pool, tried, strangers, |tried| {
+            self.place_seen(pool, key, tried, asks, |_| {})
+        })
     }
 
     /// The same but for all these; `see` may change what is seen of workers.
@@ -115,16 +106,24 @@ impl Cluster {
     ///
     /// # Errors
     /// No worker is left that may take it.
-    pub fn preview(&self, pool: &Pool, key: &Key, tried: &[usize]) -> Result<Decision, NoWorker> {
-        CANDIDATES.with_borrow_mut(|candidates| {
-            self.candidates(pool, key, candidates, LoadAt::Now);
-            let hot = self.cache_view.hot();
-            let view = View {
-                ring: &pool.ring,
-                hot: &hot,
-            };
-            let draw = pool.turns.next();
-            decide(&pool.policy, view, key, candidates, tried, draw)
+    pub fn preview(
+        &self,
+        pool: &Pool,
+        key: &Key,
+        tried: &[usize],
+        strangers: &[usize],
+    ) -> Result<Decision, NoWorker> {
+        passing_over(pool, tried, strangers, |tried| {
+            CANDIDATES.with_borrow_mut(|candidates| {
+                self.candidates(pool, key, candidates, LoadAt::Now);
+                let hot = self.cache_view.hot();
+                let view = View {
+                    ring: &pool.ring,
+                    hot: &hot,
+                };
+                let draw = pool.turns.next();
+                decide(&pool.policy, view, key, candidates, tried, draw)
+            })
         })
     }
 
@@ -268,6 +267,24 @@ struct Asks {
     /// It counts for heat.
     is_first: bool,
     takes_turn: bool,
+}
+
+/// Chooses a worker that is neither one of `tried` nor of `strangers`, workers that the request is not for: those were not
+/// asked, and no client is told that they were.
+fn passing_over<T>(
+    pool: &Pool,
+    tried: &[usize],
+    strangers: &[usize],
+    choose: impl FnOnce(&[usize]) -> Result<T, NoWorker>,
+) -> Result<T, NoWorker> {
+    if strangers.is_empty() {
+        return choose(tried);
+    }
+    let is_asked = |index: &usize| !strangers.contains(index);
+    choose(&[tried, strangers].concat()).map_err(|why| match tried.is_empty() {
+        true => why_none_of(pool, (0..pool.members.len()).filter(is_asked), why),
+        false => why,
+    })
 }
 
 /// Why none of these workers may take a request that was sent to nobody yet: others, which it is not for, were not tried.

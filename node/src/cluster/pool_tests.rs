@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use grapevine_gossip::worker::{Role, State};
-use grapevine_placement::{ClusterSettings, Key, KeyBuilder, Policy};
+use grapevine_placement::{ClusterSettings, Key, KeyBuilder, NoWorker, Policy};
 
 use super::{Halves, Pool};
 use crate::alone::{Alone, worker, worker_with};
@@ -83,9 +83,26 @@ fn a_preview_is_of_the_next_turn() {
     let (house, halves) = halves(Policy::RoundRobin);
     let key = key(None);
     for turn in [0, 1, 0] {
-        let next = house.cluster.preview(&halves.prefill, &key, &[]);
+        let next = house.cluster.preview(&halves.prefill, &key, &[], &[]);
         assert_eq!(next.map(|next| next.worker), Ok(turn));
         assert_eq!(place(&house, &halves.prefill, &key, &[]), Some(turn));
+    }
+}
+
+/// Of a preview clients are told, too: nobody asked those that a request is not for.
+#[test]
+fn workers_that_a_request_is_not_for_are_not_said_to_be_tried() {
+    let (house, halves) = halves(Policy::Prefix);
+    let (pool, key) = (&halves.decode, key(None));
+    pool.members()[1].worker.health.unreachable();
+    for (tried, strangers, expected) in [
+        (&[][..], &[0][..], NoWorker::Unhealthy),
+        (&[0][..], &[][..], NoWorker::Tried),
+    ] {
+        let placed = house.cluster.place(pool, &key, tried, strangers);
+        assert_eq!(placed.map(|placed| placed.decision.worker), Err(expected));
+        let seen = house.cluster.preview(pool, &key, tried, strangers);
+        assert_eq!(seen.map(|seen| seen.worker), Err(expected));
     }
 }
 

@@ -1,9 +1,10 @@
 //! Requests that wait for a worker of one half.
 
-use grapevine_testbed::fake_worker::{Canned, Fault, Role, StopMode};
+use grapevine_testbed::fake_worker::{Canned, FakeWorker, Fault, Role, StopMode};
 use grapevine_tests::chat::{Stream, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::exchange;
+use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
@@ -32,6 +33,16 @@ async fn keeps_busy(scene: &Scene, chat: serde_json::Value) -> JoinHandle<()> {
     })
     .await;
     client
+}
+
+/// The worker takes nothing new.
+async fn drain(scene: &Scene, worker: &FakeWorker) {
+    let (admin, url) = (scene.cluster.replicas[0].admin(), worker.url());
+    admin.change(&url, &json!({ "state": "draining" })).await;
+    until("it drains", async || {
+        admin.worker(&url).await.state == "draining"
+    })
+    .await;
 }
 
 /// Its prompt is counted, and told to other replicas, when it is placed, and not each time that it looks.
@@ -64,6 +75,70 @@ async fn who_waits_for_a_decode_worker_is_placed_once() {
     tokio::join!(waits, ends);
     assert_eq!(placements().await, 4.0);
     scene.ends().await;
+}
+
+/// No pair can be had, and the worker of whole requests is merely full.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_finds_no_pair_waits_for_a_worker_of_whole_requests() {
+    let members = [
+        Member::new(Role::Prefill),
+        Member::new(Role::Decode),
+        Member::new(Role::Both).line(ONE),
+    ];
+    let scene = scene(Plan::default(), 1, &members).await;
+    scene.talks().await;
+    drain(&scene, scene.prefill()[0]).await;
+    let whole = scene.of(Role::Both)[0];
+    let mut unseen = Scene::unseen();
+    let mut chats = || unseen.next().expect("there are thousands");
+    let mut holds = Stream::open(scene.data(0), &as_stream(&chats(), 100_000))
+        .await
+        .expect("answered");
+    holds.read_events(1).await.expect("it goes on");
+    assert_eq!(seen(&[whole]), 1);
+    let second = chats();
+    let waits = async {
+        let answer = scene.ask(&second).await.good();
+        assert_eq!(answer.pair(), (None, Some(&*whole.url())), "{answer:?}");
+    };
+    let ends = async {
+        waiting(&scene, 1.0).await;
+        holds.leave(true);
+    };
+    tokio::join!(waits, ends);
+    scene.ends().await;
+}
+
+/// Some prefill workers have no partner that can be used; others, which hand over to other ones, are merely full.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pair_that_is_full_is_waited_for_whatever_others_lack() {
+    let within = |zone: &str, role| Member::new(role).line(&format!("zone = \"{zone}\""));
+    let members = [
+        within("a", Role::Prefill).line(ONE),
+        within("a", Role::Decode),
+        within("b", Role::Prefill),
+        within("b", Role::Decode),
+    ];
+    let plan = Plan::default().set("transfer.across_zones", "false");
+    let scene = scene(plan, 1, &members).await;
+    scene.talks().await;
+    drain(&scene, scene.decode()[1]).await;
+    let [prefill, decode] = [scene.prefill()[0].url(), scene.decode()[0].url()];
+    let mut unseen = Scene::unseen();
+    let mut chats = || unseen.next().expect("there are thousands");
+    let (slow, second) = (chats(), chats());
+    let slow = keeps_busy(&scene, slow).await;
+    let waits = async {
+        let answer = scene.ask(&second).await.good();
+        assert_eq!(answer.pair(), (Some(&*prefill), Some(&*decode)));
+    };
+    let ends = async {
+        waiting(&scene, 1.0).await;
+        slow.abort();
+    };
+    tokio::join!(waits, ends);
+    // Of the one whose client left.
+    scene.ends_with(1).await;
 }
 
 /// A prompt that is not worth a transfer does not wait for a prefill worker behind one that is.

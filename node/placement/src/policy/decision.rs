@@ -246,6 +246,16 @@ pub enum NoWorker {
 }
 
 impl NoWorker {
+    /// Why neither of two choices found a worker: where one may find room in a moment, it is room that is lacking; else
+    /// what the first found.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        match other {
+            Self::Full => other,
+            _ => self,
+        }
+    }
+
     /// Label in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

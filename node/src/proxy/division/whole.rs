@@ -29,7 +29,7 @@ pub fn stays_whole(
     if !takes_whole && divide.short_prompt_tokens == 0 {
         return None;
     }
-    let whole = cluster.preview(pool, key, tried).ok()?;
+    let whole = cluster.preview(pool, key, tried, &[]).ok()?;
     if divide.is_short(whole.prefill_tokens()) {
         return Some(short);
     }
@@ -37,8 +37,9 @@ pub fn stays_whole(
         return None;
     }
     // One that no decode worker understands is in no pair, however idle it is.
-    let passed_over = [tried_prefill, halves.pairs.silent()].concat();
-    let prefill = cluster.preview(&halves.prefill, key, &passed_over).ok()?;
+    let silent = halves.pairs.silent();
+    let prefill = cluster.preview(&halves.prefill, key, tried_prefill, silent);
+    let prefill = prefill.ok()?;
     let is_sooner = divide.is_sooner_whole(&whole, &prefill);
     is_sooner.then_some("whole_sooner")
 }

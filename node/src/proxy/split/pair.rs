@@ -135,12 +135,15 @@ pub(super) fn choose(
         );
         let (placed, recorded) = match (chosen, nobody) {
             (Ok(chosen), _) => chosen,
+            // One that has a partner may have room in a moment.
+            (Err(NoWorker::Full), _) => return Err((Role::Prefill, NoWorker::Full)),
             (Err(_), Some(no_partner)) => {
                 // The half that lacks a worker whatever its partners do is named first.
-                let without = [&tried.prefill, halves.pairs.silent()].concat();
-                let alone = dispatch
-                    .cluster
-                    .preview(&halves.prefill, asked.key(), &without);
+                let silent = halves.pairs.silent();
+                let alone =
+                    dispatch
+                        .cluster
+                        .preview(&halves.prefill, asked.key(), &tried.prefill, silent);
                 return Err(match alone {
                     Ok(_) => (Role::Decode, no_partner),
                     Err(nobody) => (Role::Prefill, nobody),
@@ -158,15 +161,15 @@ pub(super) fn choose(
                 // It was not sent anything. Those with other partners may have one that is well.
                 tried.prefill.pop();
                 without.to_mut().extend(halves.pairs.alike(first.index));
-                nobody.get_or_insert(no_partner);
+                nobody = Some(nobody.map_or(no_partner, |before| before.and(no_partner)));
             }
         }
     }
 }
 
-/// Adds the prefill workers for which no decode worker is left, and says why there is none for the first of them. So
-/// nothing is placed, counted and told to others that would be taken back at once, each time that a request which waits
-/// for a decode worker looks for one.
+/// Adds the prefill workers for which no decode worker is left, and says why there is none: for the first of them, unless
+/// one may have room in a moment. So nothing is placed, counted and told to others that would be taken back at once, each
+/// time that a request which waits for a decode worker looks for one.
 fn without_partner(
     asked: &Asked,
     dispatch: &Dispatch,
@@ -182,14 +185,15 @@ fn without_partner(
             continue;
         }
         let strangers = halves.pairs.passed_over(index).last().unwrap_or_default();
-        let passed_over = [tried.decode.as_slice(), strangers, &other_ranks].concat();
+        let strangers = [strangers, &other_ranks].concat();
+        let passed_over = [tried.decode.as_slice(), &strangers].concat();
         // Mostly the first one that is looked at is well and has room. Else a decision says whether one is used all the same.
         if cluster.has_another(decode, &passed_over) {
             continue;
         }
-        if let Err(why) = cluster.preview(decode, asked.key(), &passed_over) {
+        if let Err(why) = cluster.preview(decode, asked.key(), &tried.decode, &strangers) {
             without.to_mut().extend(halves.pairs.alike(index));
-            nobody.get_or_insert(why);
+            nobody = Some(nobody.map_or(why, |before: NoWorker| before.and(why)));
         }
     }
     nobody

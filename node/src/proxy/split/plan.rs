@@ -238,11 +238,14 @@ impl<'a> ToPair<'a> {
         if self.is_silent() {
             return self.place_one("responses");
         }
+        let mut alone = None;
         if self.computed.is_none()
             && let Some(way) = self.stays_whole()
-            && let Ok(chosen) = self.place_one(way)
         {
-            return Ok(chosen);
+            match self.place_one(way) {
+                Ok(chosen) => return Ok(chosen),
+                Err(nobody) => alone = Some(nobody),
+            }
         }
         let (first, begun) = (!self.has_tried(), Instant::now());
         match self.choose_pair() {
@@ -255,11 +258,16 @@ impl<'a> ToPair<'a> {
                 self.record.goes("pair");
                 Ok(Chosen::Pair(pair))
             }
-            Err(nobody) if takes_whole => self.place_one("whole_no_pair").map_err(|_| nobody),
-            Err(nobody) if self.dispatch.transfer.look().decode_alone == DecodeAlone::Always => {
-                self.place_one("alone_no_prefill").map_err(|_| nobody)
+            // Whoever is merely full is waited for, be it one worker for all of it or a pair.
+            Err(nobody) if takes_whole => {
+                let placed = self.place_one("whole_no_pair");
+                placed.map_err(|alone| nobody.and(alone))
             }
-            Err(nobody) => Err(nobody),
+            Err(nobody) if self.dispatch.transfer.look().decode_alone == DecodeAlone::Always => {
+                let placed = self.place_one("alone_no_prefill");
+                placed.map_err(|alone| nobody.and(alone))
+            }
+            Err(nobody) => Err(alone.map_or(nobody, |alone| nobody.and(alone))),
         }
     }
 
