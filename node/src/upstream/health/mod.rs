@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | a connection that was refused, dropped, or not accepted in time | unreachable | a good probe |
 //! | failed probes in a row | unhealthy | good probes in a row |
-//! | a request that waited its whole limit while no request got a token | stalled | a delivered token, nothing else |
+//! | a request that waited its whole limit while no request got a token | stalled | a delivered token, or a new process |
 //! | failed requests | ejected, for longer each time | successful trials |
 //! | another replica | doubted: the last resort | its claim, or a token delivered here since |
 //!
@@ -208,9 +208,8 @@ impl Health {
         let given_up = opinion.given_up(self.signs.last());
         let before = std::mem::replace(&mut opinion.gave_up, given_up);
         let look = self.look_at(opinion, now);
-        let clear = look == Look::CLEAR
-            && opinion.doubt.is_none()
-            && opinion.breaker.state(now) == BreakerState::Closed;
+        // A verdict that a token is to end needs to be seen by it, also where requests may come.
+        let clear = look == Look::CLEAR && verdict == Claim::Good && opinion.doubt.is_none();
         self.glance.set_clear(clear);
         if given_up.is_some() && given_up != before {
             self.given_up.notify_waiters();
@@ -482,6 +481,7 @@ impl Health {
         let now = self.now();
         opinion.started = Some(now);
         opinion.penalty = Penalty::default();
+        opinion.stalled = None;
         if opinion.breaker.ejections(now) <= 1 {
             opinion.breaker.close(now);
         }

@@ -175,6 +175,34 @@ async fn without_a_token_probe_clients_try_at_growing_intervals() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stalled_worker_is_well_after_a_token_however_it_came_back_into_use() {
+    for starts_anew in [true, false] {
+        let health = health_with(|_, health| health.token_probe = false);
+        pass(SECOND).await;
+        let asked = Instant::now();
+        pass(SECOND * 60).await;
+        assert!(health.stalled(asked));
+        if starts_anew {
+            health.restarted();
+            assert_eq!(health.verdict(), Claim::Good, "it was another process");
+        } else {
+            // Answers that end well without a token that was seen.
+            pass(BreakerConfig::default().open_for).await;
+            for _ in 0..BreakerConfig::default().success_threshold.get() {
+                health.succeed();
+            }
+            assert_eq!(health.verdict(), Claim::Stalled);
+        }
+        // Nothing but the verdict is left of it, and that is looked at.
+        pass(HealthConfig::default().slow_start).await;
+        assert_eq!(health.look(), Look::CLEAR);
+        health.delivered();
+        assert_eq!(health.verdict(), Claim::Good, "anew: {starts_anew}");
+        assert!(health.glance.is_clear(), "decisions need no lock any more");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_proves_nothing_is_no_trial() {
     let health = health();
     for _ in 0..BreakerConfig::default().failure_threshold.get() {
