@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
-use self::opinion::{Doubt, Failing, Opinion, Stalled};
+use self::opinion::{Doubt, Doubts, Failing, Opinion, Stalled};
 use self::signs::Signs;
 use crate::config::{BreakerConfig, HealthConfig};
 use crate::live::Live;
@@ -209,7 +209,7 @@ impl Health {
         let before = std::mem::replace(&mut opinion.gave_up, given_up);
         let look = self.look_at(opinion, now);
         // A verdict that a token is to end needs to be seen by it, also where requests may come.
-        let clear = look == Look::CLEAR && verdict == Claim::Good && opinion.doubt.is_none();
+        let clear = look == Look::CLEAR && verdict == Claim::Good && opinion.doubts.is_empty();
         self.glance.set_clear(clear);
         if given_up.is_some() && given_up != before {
             self.given_up.notify_waiters();
@@ -511,17 +511,17 @@ impl Health {
         let mut opinion = self.lock();
         let now = self.now();
         let newest = opinion.newest_doubt;
-        opinion.doubt = None;
+        opinion.doubts = Doubts::default();
         opinion.good_elsewhere = None;
         for (claim, age) in claims {
             let since = now.saturating_sub(age);
-            if !claim.is_bad() {
+            if claim.is_bad() {
+                opinion.doubts.add(Doubt::heard(claim, since, now, newest));
+            } else {
                 opinion.good_elsewhere = opinion.good_elsewhere.max(Some(since));
-            } else if opinion.doubt.is_none_or(|doubt| doubt.since < since) {
-                opinion.doubt = Some(Doubt::heard(claim, since, now, newest));
             }
         }
-        let heard = [newest, opinion.doubt].into_iter().flatten();
+        let heard = newest.into_iter().chain(opinion.doubts.iter());
         opinion.newest_doubt = heard.max_by_key(|doubt| doubt.since);
         self.settle(&mut opinion, now);
     }
@@ -572,14 +572,18 @@ impl Health {
 
     /// What others say, unless this replica has seen better since.
     fn doubt_in(&self, opinion: &Opinion) -> Option<Claim> {
-        let Doubt { claim, since, .. } = opinion.doubt?;
         let delivered = self.signs.last_token();
-        let better = match claim {
-            Claim::Unreachable | Claim::Unhealthy => delivered.max(opinion.good_probe),
-            // A probe that passes says nothing about tokens.
-            Claim::Stalled | Claim::Ejected | Claim::Good => delivered,
+        let stands = |doubt: &Doubt| {
+            let better = match doubt.claim {
+                Claim::Unreachable | Claim::Unhealthy => delivered.max(opinion.good_probe),
+                // A probe that passes says nothing about tokens.
+                Claim::Stalled | Claim::Ejected | Claim::Good => delivered,
+            };
+            better.is_none_or(|at| at < doubt.since)
         };
-        better.is_none_or(|at| at < since).then_some(claim)
+        let standing = opinion.doubts.iter().filter(stands);
+        let youngest = standing.max_by_key(|doubt| doubt.since);
+        youngest.map(|doubt| doubt.claim)
     }
 
     fn slow_start_in(&self, opinion: &Opinion, now: Duration) -> Option<f64> {

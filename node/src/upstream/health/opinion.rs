@@ -28,8 +28,8 @@ pub(super) struct Opinion {
     /// It began anew: its process, or its share of the load.
     pub(super) started: Option<Duration>,
     pub(super) penalty: Penalty,
-    /// The youngest bad claim of others.
-    pub(super) doubt: Option<Doubt>,
+    /// The bad claims of others.
+    pub(super) doubts: Doubts,
     /// The youngest bad claim that was ever heard, also if it was withdrawn since.
     pub(super) newest_doubt: Option<Doubt>,
     /// The youngest good sign that others claim.
@@ -105,6 +105,28 @@ impl Doubt {
     }
 }
 
+/// The youngest of each claim that others make against it: a younger claim of another kind, which may be refuted or free
+/// nobody, takes nothing away from it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Doubts([Option<Doubt>; Claim::ALL.len()]);
+
+impl Doubts {
+    pub(super) fn add(&mut self, doubt: Doubt) {
+        let known = &mut self.0[doubt.claim as usize];
+        if known.is_none_or(|known| known.since < doubt.since) {
+            *known = Some(doubt);
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Doubt> {
+        self.0.into_iter().flatten()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+}
+
 impl Opinion {
     pub(super) fn new(breaker: Arc<BreakerConfig>, health: Arc<HealthConfig>) -> Self {
         Self {
@@ -118,7 +140,7 @@ impl Opinion {
             stalled: None,
             started: None,
             penalty: Penalty::default(),
-            doubt: None,
+            doubts: Doubts::default(),
             newest_doubt: None,
             good_elsewhere: None,
             settled: Claim::Good,
@@ -164,8 +186,8 @@ impl Opinion {
         let stands = |since: &Duration| sign.is_none_or(|sign| sign <= *since);
         let failing = self.failing.filter(|failing| stands(&failing.since));
         let stalled = self.stalled.map(|stalled| stalled.found).filter(stands);
-        let heard = self.doubt.filter(|doubt| stands(&doubt.since));
-        let heard = heard.and_then(|doubt| match doubt.claim {
+        let heard = self.doubts.iter().filter(|doubt| stands(&doubt.since));
+        let heard = heard.filter_map(|doubt| match doubt.claim {
             Claim::Stalled => Some(doubt.heard),
             Claim::Unreachable | Claim::Unhealthy => Some(failing?.since.max(doubt.heard)),
             Claim::Ejected | Claim::Good => None,
@@ -173,7 +195,7 @@ impl Opinion {
         failing
             .and_then(|failing| failing.verdict)
             .max(stalled)
-            .max(heard)
+            .max(heard.max())
     }
 
     /// Whether nothing comes from it at all: no probe got an answer, and its engine has shown no sign of life since,

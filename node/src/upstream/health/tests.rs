@@ -447,6 +447,38 @@ async fn the_word_of_others_frees_what_waits_where_something_here_agrees() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn no_claim_hides_an_older_one_of_another_kind() {
+    let health = health();
+    pass(SECOND * 10).await;
+    let both = |claim, seconds| {
+        [
+            (Claim::Stalled, SECOND * (seconds + 4)),
+            (claim, SECOND * seconds),
+        ]
+    };
+    health.heard(both(Claim::Ejected, 1));
+    let freed = Some(Instant::now());
+    assert_eq!(health.given_up_since(), freed, "a stall counts by itself");
+    assert_eq!(health.report().doubt, Some(Claim::Ejected));
+    pass(SECOND).await;
+    health.heard(both(Claim::Ejected, 2));
+    assert_eq!(health.given_up_since(), freed, "heard again");
+    health.heard(both(Claim::Unhealthy, 2));
+    health.probed(Probe::Good, "");
+    assert_eq!(
+        health.report().doubt,
+        Some(Claim::Stalled),
+        "a good probe refutes the other one"
+    );
+    pass(SECOND).await;
+    health.delivered();
+    assert_eq!(
+        (health.report().doubt, health.given_up_since()),
+        (None, None)
+    );
+}
+
 /// One replica that changes its mind all the time would else have all requests without a first token leave, again and again.
 #[tokio::test(start_paused = true)]
 async fn claims_that_change_come_and_go_free_what_waits_once() {
