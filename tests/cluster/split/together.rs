@@ -109,3 +109,24 @@ async fn an_answer_does_not_end_with_the_worker_of_its_prompt() {
     is_logged(&scene, 1).await;
     scene.ends().await;
 }
+
+/// Whatever the worker of the prompt says too late: what it computed is known to be there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_good_answer_proves_that_its_prompt_was_computed() {
+    let (scene, chat) = with_chat(1, Member::at_once).await;
+    let (prefill, chat) = (scene.prefill()[0], short(chat));
+    next(prefill, Fault::kv(KvFault::HangComputed));
+    scene.ask(&chat).await.good();
+    scene.ask(&chat).await.good();
+    let label = format!("worker=\"{}\"", prefill.url());
+    eventually(LIMIT, "it was expected there", async || {
+        let expected = scene
+            .metric(0, "grapevine_expected_tokens_total", &label)
+            .await;
+        (expected > 0.0)
+            .then_some(())
+            .ok_or_else(|| format!("{expected} tokens"))
+    })
+    .await;
+    scene.ends().await;
+}

@@ -114,6 +114,15 @@ impl Record {
         self.forget_prefill();
     }
 
+    /// The answer is good, so the prompt was computed: what its worker says of it is not waited for any more.
+    pub fn prefill_unheard(&mut self) {
+        if let Some(trace) = &mut self.trace {
+            trace.prefill_ended(Some("given_up"));
+        }
+        // What was recorded of it is true, and stays.
+        self.prefill = None;
+    }
+
     fn forget_prefill(&mut self) {
         let leg = self.prefill.take();
         if let Some(recorded) = leg.and_then(|leg| leg.recorded) {

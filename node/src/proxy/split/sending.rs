@@ -144,7 +144,8 @@ impl ToPair<'_> {
         match ended {
             Ok(sent) => {
                 if done.is_none() {
-                    self.record.prefill_given_up();
+                    // Only a good answer does not wait for its last word.
+                    self.record.prefill_unheard();
                 }
                 self.answered(done, pair, &sent);
                 Ok(sent)
