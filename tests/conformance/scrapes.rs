@@ -8,6 +8,8 @@ use grapevine_tests::chat::{self, MODEL, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
 use grapevine_tests::wait::{LIMIT, eventually};
+use serde_json::Value;
+use tokio::task::JoinSet;
 
 use crate::house::{House, quick};
 
@@ -191,4 +193,43 @@ async fn a_worker_at_another_address_is_left_at_the_old_one() {
     println!("no connection to the old address {took:?} later");
     let workers = vec![old, new];
     House { cluster, workers }.close().await;
+}
+
+/// A connection that its worker has closed would stay half open until the next check.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_rest_are_closed_however_seldom_their_worker_is_checked() {
+    let plan = Plan::default().set("health.interval", "\"1h\"");
+    let plan = plan.set("timeouts.upstream_idle", "\"1s\"");
+    let house = House::of(plan, vec![quick()]).await;
+    let admin = house.cluster.replicas[0].admin();
+    let resting = async || {
+        let shown: Value = http1::get(admin.0, "/workers").await.json();
+        shown["workers"][0]["idle_connections"]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{shown}"))
+    };
+    let data = house.data();
+    eventually(LIMIT, "connections rest", async || {
+        let mut wave = JoinSet::new();
+        for number in 0..20 {
+            wave.spawn(async move {
+                let body = chat(&format!("question {number}"), 1);
+                http1::post(data, CHATS, &body).await.head.status
+            });
+        }
+        assert_eq!(wave.join_all().await, [200; 20]);
+        let resting = resting().await;
+        (resting > 0)
+            .then_some(())
+            .ok_or_else(|| format!("{resting} rest"))
+    })
+    .await;
+    eventually(LIMIT, "they are closed", async || {
+        let resting = resting().await;
+        (resting == 0)
+            .then_some(())
+            .ok_or_else(|| format!("{resting} rest"))
+    })
+    .await;
+    house.close().await;
 }

@@ -1,19 +1,19 @@
 //! Active health checks: one task per worker, each probe with a deadline.
 //!
 //! Control path, so reqwest. The same task asks the worker about itself (`worker_facts`), asks a stalled worker for a
-//! token (`token_probe`), and looks whether a silent one lives (`vigil`): none of these can delay a probe. Most
-//! replicas leave most workers to others (`duty`).
+//! token (`token_probe`), looks whether a silent one lives (`vigil`), and closes connections that have rested for too
+//! long: none of these can delay a probe. Most replicas leave most workers to others (`duty`).
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
 use http::header::DATE;
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::health::Probe;
@@ -36,6 +36,8 @@ const BAD: &str = "bad";
 const TURNS: usize = 256;
 /// Every so many probes a worker is asked again what it serves, and how large its cache is.
 const RECHECK_PROBES: u64 = 60;
+/// Least time between two looks at connections that rest, however short their rest is.
+const SWEEPS_MIN: Duration = Duration::from_millis(100);
 
 /// Keeps one probing task per worker that it follows; dropping it ends them.
 #[derive(Debug)]
@@ -84,10 +86,22 @@ async fn watch(worker: Arc<Worker>, parts: Arc<ProbeParts>, turns: Arc<Semaphore
     let ask = Notify::new();
     tokio::join!(
         probe_for_ever(&worker, &parts, &ask, &turns),
+        sweep_for_ever(&worker, &parts),
         worker_facts::ask_when_told(&worker, &parts, &ask, &turns),
         token_probe::when_stalled(&worker, &parts),
         vigil::while_wanted(&worker, &parts),
     );
+}
+
+/// Closes connections that have rested for too long, which their worker may have closed on its side: also where checks are
+/// an hour apart.
+async fn sweep_for_ever(worker: &Worker, parts: &ProbeParts) {
+    loop {
+        let idle_max = parts.timeouts.look().upstream_idle;
+        let every = idle_max.min(parts.config.look().interval);
+        sleep(every.max(SWEEPS_MIN)).await;
+        worker.idle.sweep(Instant::now());
+    }
 }
 
 async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify, turns: &Semaphore) {
@@ -102,7 +116,6 @@ async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify, turns
             ticks = interval_at(Instant::now() + every, every);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         }
-        worker.idle.sweep(Instant::now());
         let recheck = probe % RECHECK_PROBES == RECHECK_PROBES - 1;
         if probe > 0 && !recheck && !parts.duty.is_ours(worker, every) {
             continue;
