@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 
 use grapevine_testbed::fake_worker::{Config, Fault, Rule};
-use grapevine_tests::chat::MODEL;
+use grapevine_tests::chat::{MODEL, distinct};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
-use serde_json::Value;
+use grapevine_tests::wait::{LIMIT, eventually};
+use serde_json::{Value, json};
 
 use crate::errors::{assert_anthropic_error, assert_error};
 use crate::house::{House, quick};
@@ -180,6 +181,43 @@ async fn what_has_one_plain_answer_is_answered_by_a_worker_of_its_model() {
             assert_eq!(refused.head.status, 400, "{path}: the worker's own word");
             assert_eq!(asked(&house), BTreeSet::from([worker]), "{path}");
         }
+    }
+    house.close().await;
+}
+
+/// Text that is only tokenized is in no cache, and takes the place of nothing that is.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_leaves_nothing_in_a_cache_is_not_expected_there() {
+    let house = House::new(1).await;
+    let admin = house.cluster.replicas[0].admin();
+    let [first, second]: [Value; 2] = distinct(2).try_into().expect("two");
+    let ask = async |path, body: &Value| {
+        let answer = http1::post(house.data(), path, body).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    };
+    let entries = async |wanted: &dyn Fn(f64) -> bool| {
+        let (found, _) = eventually(LIMIT, "the prefix index", async || {
+            let metrics = admin.metrics().await;
+            let found = metrics.count("grapevine_prefix_index_entries", "");
+            wanted(found)
+                .then_some(found)
+                .ok_or_else(|| format!("{found} entries"))
+        })
+        .await;
+        found
+    };
+    ask("/v1/chat/completions", &first).await;
+    let of_chat = entries(&|found| found > 0.0).await;
+    for number in 0..40 {
+        let text = format!("text {number} ").repeat(7_000);
+        let body = json!({ "model": MODEL, "prompt": text });
+        ask("/tokenize", &body).await;
+    }
+    // Counted after them: those of a chat that is as long.
+    ask("/v1/chat/completions", &second).await;
+    entries(&|found| found == 2.0 * of_chat).await;
+    for explained in admin.explain(&[first, second]).await {
+        assert!(explained.expected_tokens > 0, "{explained:?}");
     }
     house.close().await;
 }

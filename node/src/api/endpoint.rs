@@ -91,8 +91,10 @@ pub enum TextIn {
     Prompt,
     /// `query` or its like: what all pairs begin with.
     Query,
-    /// Nowhere that helps: equal bodies go to one worker.
+    /// Nowhere: equal bodies go to one worker, and leave nothing in its cache.
     Body,
+    /// It is not known: the body stands for it.
+    Unknown,
 }
 
 /// What is the same for all requests of an endpoint.
@@ -269,7 +271,7 @@ impl Endpoint {
     /// What all its requests have in common.
     pub const fn traits(self) -> Traits {
         use Form::{Any, Json, Multipart, Nothing};
-        use TextIn::{Body, Input, Messages, Prompt, Query};
+        use TextIn::{Body, Input, Messages, Prompt, Query, Unknown};
         match self {
             Self::Chat => computed("chat_completions", Json, Messages),
             Self::Completions => computed("completions", Json, Prompt),
@@ -294,7 +296,10 @@ impl Endpoint {
             Self::ImageEdits => computed("image_edits", Multipart, Body),
             // The question is made of the query; the engine has said nothing before the session begins.
             Self::Realtime => said("realtime", Json, true),
-            Self::Opened => said("opened", Any, false),
+            Self::Opened => Traits {
+                text: Unknown,
+                ..said("opened", Any, false)
+            },
             Self::Models | Self::Model => said("models", Nothing, true),
             Self::Live | Self::Ready => said("health", Nothing, true),
         }

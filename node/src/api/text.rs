@@ -64,8 +64,12 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// Adds what a worker's cache may hold of the request.
 pub(crate) fn add_text(builder: &mut KeyBuilder, text: TextIn, view: &BodyView<'_>, body: &[u8]) {
+    if text == TextIn::Body {
+        builder.leaves_nothing();
+    }
+    let has_place = !matches!(text, TextIn::Body | TextIn::Unknown);
     let prompt = match text {
-        TextIn::Body => None,
+        TextIn::Body | TextIn::Unknown => None,
         TextIn::Messages => view.prompt.as_ref(),
         TextIn::Input => view.input.as_ref(),
         TextIn::Prompt => [&view.prompt, &view.input, &view.text]
@@ -73,7 +77,7 @@ pub(crate) fn add_text(builder: &mut KeyBuilder, text: TextIn, view: &BodyView<'
             .find_map(Option::as_ref),
         TextIn::Query => view.query.as_ref(),
     };
-    let messages = view.messages.as_ref().filter(|_| text != TextIn::Body);
+    let messages = view.messages.as_ref().filter(|_| has_place);
     if messages.is_none() && prompt.is_none() {
         // Nothing that we know: equal bodies still go to one worker.
         return builder.text(&body[..body.len().min(BODY_BYTES_MAX)]);

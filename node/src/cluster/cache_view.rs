@@ -157,7 +157,8 @@ impl CacheView {
         }
     }
 
-    /// Records that a request was placed, and sends it to the others. `first`: it is no retry, so it counts for heat.
+    /// Records that a request was placed, and sends it to the others, unless it leaves nothing in a cache. `first`: it is no
+    /// retry, so it counts for heat.
     pub(super) fn record(
         &self,
         pool: &Pool,
@@ -165,7 +166,7 @@ impl CacheView {
         decision: &Decision,
         first: bool,
     ) -> Option<RecordedPlacement> {
-        if !is_informed(pool.policy.policy) {
+        if !is_informed(pool.policy.policy) || key.leaves_nothing() {
             return None;
         }
         let member = &pool.members[decision.worker];

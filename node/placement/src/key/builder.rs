@@ -67,6 +67,7 @@ pub struct KeyBuilder {
     anchors: Anchors,
     session: Option<u64>,
     user: Option<u64>,
+    leaves_nothing: bool,
 }
 
 /// Bytes of a first message by which policy `consistent_hash` distinguishes conversations: a template comes first, and
@@ -135,6 +136,7 @@ impl KeyBuilder {
             anchors: Anchors::default(),
             session: None,
             user: None,
+            leaves_nothing: false,
         };
         builder.chain = builder.field(builder.chain, Kind::Model, model.as_bytes());
         builder.model = builder.chain;
@@ -152,6 +154,11 @@ impl KeyBuilder {
     /// many conversations.
     pub fn user(&mut self, value: impl AsRef<[u8]>) {
         self.user = Some(self.field(self.root, Kind::User, value.as_ref()));
+    }
+
+    /// The text becomes nothing that a worker's cache could hold: equal ones have one home, and that is all.
+    pub fn leaves_nothing(&mut self) {
+        self.leaves_nothing = true;
     }
 
     /// The tools as the request spells them, before the first message. No bytes: no tools.
@@ -244,7 +251,11 @@ impl KeyBuilder {
                 .or(named.map(|link| link.hash))
                 .unwrap_or(self.root),
             links: self.links,
-            marks: self.marks.into_vec(),
+            marks: match self.leaves_nothing {
+                true => Vec::new(),
+                false => self.marks.into_vec(),
+            },
+            leaves_nothing: self.leaves_nothing,
             model: self.model,
             group,
             session: self.session,

@@ -72,6 +72,7 @@ pub struct Key {
     user: Option<u64>,
     stable_tokens: u32,
     prompt_tokens: u32,
+    leaves_nothing: bool,
 }
 
 impl Key {
@@ -117,6 +118,12 @@ impl Key {
     #[must_use]
     pub fn marks(&self) -> &[Link] {
         &self.marks
+    }
+
+    /// Its request leaves nothing in a worker's cache: it has no marks, is no evidence, and does not count for heat.
+    #[must_use]
+    pub fn leaves_nothing(&self) -> bool {
+        self.leaves_nothing
     }
 
     /// Stands for all requests to the model, whatever the tenant: what shares of traffic are measured against.

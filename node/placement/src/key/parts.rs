@@ -99,6 +99,8 @@ impl Key {
             user,
             stable_tokens,
             prompt_tokens,
+            // Who decides anew records nothing.
+            leaves_nothing: false,
         })
     }
 }
