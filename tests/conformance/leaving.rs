@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use grapevine_testbed::fake_worker::{Config, EngineConfig, Fault, Rule};
+use grapevine_testbed::fake_worker::{Config, EngineConfig, Fault, How, Point, Rule};
 use grapevine_tests::chat::{Stream, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{Connection, request};
@@ -143,6 +143,35 @@ async fn a_client_that_leaves_within_its_body_is_counted_as_such() {
         metrics.sum("grapevine_errors_total", "invalid_request"),
         0.0
     );
+    house.close().await;
+}
+
+/// OpenAI's client for Python closes so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_has_all_of_a_stream_has_not_left_it() {
+    let house = House::new(1).await;
+    let body = streamed("all of it", 3);
+    let whole = Stream::open(house.data(), &body).await.expect("accepted");
+    let whole = whole.finish().await;
+    assert_eq!(whole.events.last().map(String::as_str), Some("[DONE]"));
+    let events = u32::try_from(whole.events.len()).expect("few");
+    // All is said, and the framing does not end.
+    let stop = Fault::stop(Point::Event(events), How::Stall);
+    house.workers[0]
+        .add_rule(Rule::next(1, stop))
+        .expect("room");
+    let mut stream = Stream::open(house.data(), &body).await.expect("accepted");
+    stream.read_events(whole.events.len()).await.expect("all");
+    stream.leave(false);
+    eventually(LIMIT, "both are good", async || {
+        let metrics = house.cluster.replicas[0].admin().metrics().await;
+        let count = |outcome| metrics.sum("grapevine_requests_total", outcome);
+        let (good, left) = (count("\"success\""), count("\"client_left\""));
+        ((good, left) == (2.0, 0.0))
+            .then_some(())
+            .ok_or_else(|| format!("{good} good, {left} left"))
+    })
+    .await;
     house.close().await;
 }
 

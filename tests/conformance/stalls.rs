@@ -1,10 +1,12 @@
 //! Workers that take requests and send no tokens, whatever the result of their health checks.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{FakeWorker, Fault, How, Point, Rule, When};
 use grapevine_tests::chat::{self, Ending, MODEL, streamed};
 use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1::{Connection, request};
 use grapevine_tests::wait::{LIMIT, eventually};
 use tokio::net::TcpListener;
 
@@ -85,6 +87,35 @@ async fn a_frozen_engine_behind_a_good_health_check_waits_for_a_token() {
         (worker == home.url()).then_some(()).ok_or(worker)
     })
     .await;
+    house.close().await;
+}
+
+/// Clients that are less patient than the limit take with them what their waits would have shown.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_engine_is_found_by_clients_that_do_not_wait_for_it() {
+    let plan = impatient().set("timeouts.first_token", "\"2s\"");
+    let house = House::of(plan, vec![quick(); 2]).await;
+    let admin = house.cluster.replicas[0].admin();
+    let chat = streamed("whose home is frozen", 3);
+    let home = &house.workers[house.home(&chat).await];
+    home.freeze(true);
+    let body = chat.to_string();
+    let bytes = request("POST", "/v1/chat/completions", &[], body.as_bytes());
+    eventually(LIMIT, "it is stalled", async || {
+        let mut impatient = Connection::open(house.data()).await;
+        impatient.send(&bytes).await.expect("taken");
+        let answer = impatient.response_within(Duration::from_millis(300)).await;
+        let verdict = admin.worker(&home.url()).await.verdict;
+        let given_up = answer.is_none();
+        (verdict == "stalled")
+            .then_some(())
+            .ok_or_else(|| format!("{verdict}, given up: {given_up}"))
+    })
+    .await;
+    let outcome = chat::stream(house.data(), &chat).await;
+    assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");
+    home.freeze(false);
+    admin.verdict(&home.url(), "good").await;
     house.close().await;
 }
 

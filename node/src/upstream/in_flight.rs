@@ -1,12 +1,14 @@
 //! A request's weight on its worker, held from placement to the last byte.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use grapevine_gossip::load::Load;
 use grapevine_placement::{AttemptOutcome, Decision, Permit};
 use tokio::time::Instant;
 
 use super::failure::Failure;
+use super::patience::LOOKS;
 use super::worker::Worker;
 
 /// Counts a request on its worker while it lives. Travels inside the response body.
@@ -20,6 +22,9 @@ pub struct InFlight {
     judged: bool,
     since: Instant,
     prompt_tokens: u64,
+    /// How long it may wait for its first token; none before it was sent, once the token is there, and where an end says
+    /// itself how the worker is.
+    silence: Option<Duration>,
     /// Tokens to be computed before its first one; none where another worker computes the prompt.
     tokens_before: Option<u64>,
 }
@@ -74,8 +79,14 @@ impl InFlight {
             judged: true,
             since: Instant::now(),
             prompt_tokens: decision.prompt_tokens.into(),
+            silence: None,
             tokens_before: None,
         }
+    }
+
+    /// It is sent now, and may wait so long for its first token.
+    pub fn waits(&mut self, silence: Duration) {
+        self.silence = Some(silence);
     }
 
     /// The worker it counts on.
@@ -94,6 +105,7 @@ impl InFlight {
 
     /// The worker's engine, not only its HTTP server, has worked on this request: the first token is there.
     pub fn delivered(&mut self) {
+        self.silence = None;
         let waited = self.since.elapsed().as_secs_f64();
         if let Some(tokens) = self.tokens_before {
             self.worker.pace.answered(tokens, waited * 1e3);
@@ -128,12 +140,23 @@ impl InFlight {
         self.holds_prompt();
     }
 
+    /// The client leaves; its wait for a first token may be one of many.
+    pub fn given_up(&mut self) {
+        // Where another worker computes the prompt, that one may be what it waits for.
+        let is_its_own = self.judged && self.tokens_before.is_some();
+        if let Some(silence) = self.silence.take().filter(|_| is_its_own) {
+            let every = silence / LOOKS;
+            self.worker.health.left(self.since, silence, every);
+        }
+    }
+
     /// The attempt failed, which says `verdict` of the worker; a silence began at `since`.
     pub fn fail(&mut self, why: &Failure, verdict: AttemptOutcome, since: Instant) {
         let verdict = match why.status() {
             Some(_) if !self.judged => AttemptOutcome::Neutral,
             _ => verdict,
         };
+        self.silence = None;
         if matches!(why, Failure::Late) && verdict == AttemptOutcome::Failure {
             self.stalled(since);
         }
@@ -176,7 +199,10 @@ fn whole(decision: &Decision) -> Load {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        // A handler that was dropped: the client left, which says nothing about the worker.
+        // A handler that was dropped: the client left, which says nothing about the worker, but for how long it had waited.
+        if self.permit.is_some() {
+            self.given_up();
+        }
         self.end(AttemptOutcome::Neutral);
     }
 }

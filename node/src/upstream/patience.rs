@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::failure::Failure;
 
 /// Parts of its limit after which a request in silence wants to know whether its worker lives, and again.
-const LOOKS: u32 = 4;
+pub(super) const LOOKS: u32 = 4;
 
 /// What a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

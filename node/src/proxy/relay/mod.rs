@@ -185,8 +185,7 @@ impl Relay {
             }
         }
         if self.gone.poll(cx).is_ready() {
-            self.end(Outcome::ClientLeft);
-            return Poll::Ready(Some(Err(RelayError::ClientLeft)));
+            return self.client_left();
         }
         loop {
             let Some(connection) = &mut self.connection else {
@@ -451,6 +450,21 @@ impl Relay {
         }
     }
 
+    fn client_left(&mut self) -> Next {
+        self.end(self.unless_all_is_said(Outcome::ClientLeft));
+        Poll::Ready(Some(Err(RelayError::ClientLeft)))
+    }
+
+    /// What becomes of a stream that nobody reads any more. A client that was given the mark of its end has all of it, and
+    /// some, such as OpenAI's for Python, close without waiting for the end of its framing.
+    fn unless_all_is_said(&self, outcome: Outcome) -> Outcome {
+        let said = |scan: &Scan| scan.done && !scan.error && !scan.is_mid_event();
+        match self.scan.as_ref().is_some_and(said) {
+            true => Outcome::Success,
+            false => outcome,
+        }
+    }
+
     fn end(&mut self, outcome: Outcome) {
         self.ended = true;
         self.connection = None;
@@ -477,6 +491,10 @@ impl Relay {
             Outcome::WorkerStalled if !self.silence.of_engine => AttemptOutcome::Neutral,
             Outcome::WorkerStalled => {
                 self.in_flight.stalled(self.last_event);
+                outcome.verdict()
+            }
+            Outcome::ClientLeft => {
+                self.in_flight.given_up();
                 outcome.verdict()
             }
             _ => outcome.verdict(),
@@ -506,7 +524,7 @@ impl Drop for Relay {
             self.finish();
         } else {
             // The server drops a body that it cannot deliver: the client left, mostly.
-            self.end(self.record.abandoned());
+            self.end(self.unless_all_is_said(self.record.abandoned()));
         }
     }
 }

@@ -13,7 +13,7 @@ use grapevine_placement::AttemptOutcome;
 use http_body::Frame;
 use tokio::time::Instant;
 
-use super::{Movable, Moved, Next, OnBreak, Relay, RelayError};
+use super::{Movable, Moved, Next, OnBreak, Relay};
 use crate::proxy::continuation::{Reason, Then};
 use crate::proxy::deaths::Sign;
 use crate::proxy::outcome::Outcome;
@@ -23,8 +23,7 @@ impl Relay {
     pub(super) fn poll_movable(&mut self, cx: &mut Context<'_>) -> Next {
         loop {
             if self.gone.poll(cx).is_ready() {
-                self.end(Outcome::ClientLeft);
-                return Poll::Ready(Some(Err(RelayError::ClientLeft)));
+                return self.client_left();
             }
             let Some(failover) = self.failover() else {
                 // It is left alone since the last piece.

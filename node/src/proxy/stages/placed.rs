@@ -138,6 +138,7 @@ impl Placed {
             },
             held_bytes: dispatch.event_bytes(),
         };
+        self.in_flight.waits(limits.patience.silence);
         let worker = Arc::clone(self.in_flight.worker());
         let may_move =
             retry::may_follow(&dispatch.retry.look(), terms.attempt) && outgoing.repeatable;

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | a connection that was refused, dropped, or not accepted in time | unreachable | a good probe |
 //! | failed probes in a row | unhealthy | good probes in a row |
-//! | a request that waited its whole limit while no request got a token | stalled | a delivered token, or a new process |
+//! | a request that waited its whole limit while no request got a token, or several that clients gave up | stalled | a delivered token, or a new process |
 //! | failed requests | ejected, for longer each time | successful trials |
 //! | another replica | doubted: the last resort | its claim, or a token delivered here since |
 //!
@@ -17,6 +17,7 @@ mod signs;
 mod story;
 #[cfg(test)]
 mod tests;
+mod unanswered;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,7 @@ use tokio::time::Instant;
 
 use self::opinion::{Doubt, Doubts, Failing, Opinion, Stalled};
 use self::signs::Signs;
+use self::unanswered::Unanswered;
 use crate::config::{BreakerConfig, HealthConfig};
 use crate::live::Live;
 use crate::upstream::glance::Glance;
@@ -449,6 +451,27 @@ impl Health {
         true
     }
 
+    /// A request was given up that had waited since `since` for its first token, for which `silence` is the longest wait: its
+    /// client left. Where such waits, one after the other, were as long as that and nothing showed that the engine works, the
+    /// worker is stalled; before that, it is looked at every `look_every` whether it does.
+    pub fn left(&self, since: Instant, silence: Duration, look_every: Duration) {
+        let began = since.saturating_duration_since(self.born);
+        let sign = self.signs.last();
+        if sign.is_some_and(|sign| sign > began) {
+            return;
+        }
+        let waited = {
+            let mut opinion = self.lock();
+            let now = self.now();
+            opinion.unanswered.add(began, now, sign)
+        };
+        if waited >= silence {
+            self.stalled(since);
+        } else if waited >= look_every {
+            self.want_sign(look_every);
+        }
+    }
+
     /// A probe for a token proves nothing, as with a worker that answers no completions: clients' requests try instead,
     /// one at a time, at growing intervals.
     pub fn try_with_clients(&self) {
@@ -482,6 +505,7 @@ impl Health {
         opinion.started = Some(now);
         opinion.penalty = Penalty::default();
         opinion.stalled = None;
+        opinion.unanswered = Unanswered::default();
         if opinion.breaker.ejections(now) <= 1 {
             opinion.breaker.close(now);
         }

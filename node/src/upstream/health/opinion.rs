@@ -8,6 +8,7 @@ use grapevine_placement::{
 };
 
 use super::Probe;
+use super::unanswered::Unanswered;
 use crate::config::{BreakerConfig, HealthConfig};
 
 /// All that is held of one worker.
@@ -23,6 +24,8 @@ pub(super) struct Opinion {
     pub(super) failed: Option<(Probe, Box<str>)>,
     /// It refused a connection, and no probe has passed since.
     pub(super) unreachable: bool,
+    /// Waits of requests that were given up.
+    pub(super) unanswered: Unanswered,
     /// It takes requests and delivers no token.
     pub(super) stalled: Option<Stalled>,
     /// It began anew: its process, or its share of the load.
@@ -137,6 +140,7 @@ impl Opinion {
             failing: None,
             failed: None,
             unreachable: false,
+            unanswered: Unanswered::default(),
             stalled: None,
             started: None,
             penalty: Penalty::default(),

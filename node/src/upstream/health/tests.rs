@@ -202,6 +202,36 @@ async fn a_stalled_worker_is_well_after_a_token_however_it_came_back_into_use() 
     }
 }
 
+/// None of its clients waits for as long as its limit is.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_clients_give_up_again_and_again_is_stalled() {
+    const SILENCE: Duration = Duration::from_secs(60);
+    const WAITS: Duration = Duration::from_secs(6);
+    let give_up = async |health: &Health| {
+        let asked = Instant::now();
+        pass(WAITS).await;
+        health.left(asked, SILENCE, SILENCE / 4);
+    };
+    let health = health();
+    pass(SECOND).await;
+    health.delivered();
+    for number in 1..10 {
+        pass(WAITS * number).await;
+        give_up(&health).await;
+        assert_eq!(health.verdict(), Claim::Good, "{number}");
+    }
+    // A look whether it lives has been wanted, and finds that it does.
+    health.sign_wanted().await;
+    health.delivered();
+    for number in 1..=10 {
+        assert_eq!(health.verdict(), Claim::Good, "{number} after a token");
+        give_up(&health).await;
+    }
+    assert_eq!(health.verdict(), Claim::Stalled);
+    health.delivered();
+    assert_eq!(health.verdict(), Claim::Good);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_proves_nothing_is_no_trial() {
     let health = health();
