@@ -5,7 +5,7 @@ use std::time::Duration;
 use grapevine_testbed::fake_worker::{
     Canned, Config, EngineConfig, Fault, How, Point, Rule, StopMode,
 };
-use grapevine_tests::chat::{self, Ending, MODEL, Stream, chat, streamed};
+use grapevine_tests::chat::{self, Ending, MODEL, Stream, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Response};
 use grapevine_tests::wait::{LIMIT, eventually};
@@ -336,6 +336,28 @@ async fn answers_of_a_worker_that_is_told_to_stop_do_not_wait_for_their_limits()
     let moved = waiting.await.expect("no panic");
     assert_eq!(moved.ending, Ending::Done, "{moved:?}");
     assert_eq!(moved.worker, Some(house.workers[1 - home].url()));
+}
+
+/// As `grapevine register` removes the one that it wraps, before it ends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_under_way_at_a_removed_worker_ends_with_it() {
+    let plan = no_budget().set("timeouts.worker_gone", "\"300ms\"");
+    let house = House::of(plan, vec![paced(Duration::from_millis(20)); 2]).await;
+    let body = streamed("to be cut", 10_000);
+    let leaving = &house.workers[house.home(&body).await];
+    let mut begun = Stream::open(house.data(), &body).await.expect("taken");
+    begun.read_events(2).await.expect("it goes on");
+    house.cluster.replicas[0]
+        .admin()
+        .remove(&leaving.url())
+        .await;
+    begun.read_events(20).await.expect("it goes on");
+    leaving.terminate(StopMode::Hang);
+    let outcome = begun.finish().await;
+    let Ending::ErrorEvent(error) = &outcome.ending else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(error["code"], "upstream_broke");
 }
 
 #[tokio::test(flavor = "multi_thread")]

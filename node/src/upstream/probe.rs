@@ -39,11 +39,16 @@ const RECHECK_PROBES: u64 = 60;
 /// Least time between two looks at connections that rest, however short their rest is.
 const SWEEPS_MIN: Duration = Duration::from_millis(100);
 
+/// Between two looks whether a worker that was removed still has requests.
+const LAST_LOOKS: Duration = Duration::from_secs(1);
+
 /// Keeps one probing task per worker that it follows; dropping it ends them.
 #[derive(Debug)]
 pub struct Prober {
     parts: Arc<ProbeParts>,
     tasks: BTreeMap<Arc<str>, (Arc<Worker>, AbortOnDropHandle<()>)>,
+    /// Those of workers that were removed, and may have requests still.
+    last: Vec<AbortOnDropHandle<()>>,
     turns: Arc<Semaphore>,
     standing: Standing,
 }
@@ -59,12 +64,13 @@ impl Prober {
         Self {
             parts: Arc::new(parts),
             tasks: BTreeMap::new(),
+            last: Vec::new(),
             turns: Arc::new(Semaphore::new(TURNS)),
             standing,
         }
     }
 
-    /// Starts probing new workers and stops probing those that left.
+    /// Starts probing new workers, and stops probing those that left once their last requests have ended.
     pub fn follow<'a>(&mut self, workers: impl IntoIterator<Item = &'a Arc<Worker>>) {
         let mut kept = BTreeMap::new();
         for worker in workers {
@@ -78,19 +84,54 @@ impl Prober {
             };
             kept.insert(Arc::clone(&worker.label), (Arc::clone(worker), task));
         }
-        self.tasks = kept;
+        self.last.retain(|task| !task.is_finished());
+        for (_, (worker, task)) in std::mem::replace(&mut self.tasks, kept) {
+            drop(task);
+            let watching =
+                watch_to_the_end(worker, Arc::clone(&self.parts), Arc::clone(&self.turns));
+            let task = AbortOnDropHandle::new(self.standing.run("probe", watching));
+            self.last.push(task);
+        }
     }
 }
 
 async fn watch(worker: Arc<Worker>, parts: Arc<ProbeParts>, turns: Arc<Semaphore>) {
     let ask = Notify::new();
     tokio::join!(
-        probe_for_ever(&worker, &parts, &ask, &turns),
+        probe_for_ever(&worker, &parts, &ask, &turns, Whose::Shared),
         sweep_for_ever(&worker, &parts),
         worker_facts::ask_when_told(&worker, &parts, &ask, &turns),
         token_probe::when_stalled(&worker, &parts),
         vigil::while_wanted(&worker, &parts),
     );
+}
+
+/// What is under way at a worker that was removed ends as anywhere: when it is silent, and the worker gone or bad.
+async fn watch_to_the_end(worker: Arc<Worker>, parts: Arc<ProbeParts>, turns: Arc<Semaphore>) {
+    let ask = Notify::new();
+    let has_ended = async {
+        while worker.load.own().requests > 0 {
+            sleep(LAST_LOOKS).await;
+        }
+    };
+    // One that was placed as it was removed may not be there yet.
+    sleep(LAST_LOOKS).await;
+    tokio::select! {
+        biased;
+        () = has_ended => {}
+        () = probe_for_ever(&worker, &parts, &ask, &turns, Whose::Ours) => {}
+        () = token_probe::when_stalled(&worker, &parts) => {}
+        () = vigil::while_wanted(&worker, &parts) => {}
+    }
+}
+
+/// Who probes a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// Some of the replicas, for all.
+    Shared,
+    /// Each that has requests there.
+    Ours,
 }
 
 /// Closes connections that have rested for too long, which their worker may have closed on its side: also where checks are
@@ -104,7 +145,13 @@ async fn sweep_for_ever(worker: &Worker, parts: &ProbeParts) {
     }
 }
 
-async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify, turns: &Semaphore) {
+async fn probe_for_ever(
+    worker: &Worker,
+    parts: &ProbeParts,
+    ask: &Notify,
+    turns: &Semaphore,
+    whose: Whose,
+) {
     let mut every = parts.config.look().interval;
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -117,7 +164,8 @@ async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify, turns
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         }
         let recheck = probe % RECHECK_PROBES == RECHECK_PROBES - 1;
-        if probe > 0 && !recheck && !parts.duty.is_ours(worker, every) {
+        let is_ours = whose == Whose::Ours || parts.duty.is_ours(worker, every);
+        if probe > 0 && !recheck && !is_ours {
             continue;
         }
         let turn = match probe {
