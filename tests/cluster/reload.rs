@@ -308,7 +308,7 @@ async fn a_reading_says_what_an_administrator_has_decided() {
     std::fs::write(cluster.config(), &changed).expect("a file can be written");
     let told = told_of_reload(&cluster, 0).await;
     let left_out = format!("worker {} of the file is left out: an adm", url(1));
-    for part in ["1 workers new or changed", &left_out] {
+    for part in ["1 worker new or changed", &left_out] {
         assert!(told.contains(part), "no {part}: {told}");
     }
     assert!(!told.contains("something else"), "{told}");

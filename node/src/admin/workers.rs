@@ -155,9 +155,9 @@ impl Admin {
         let before = self.as_it_is(&ids);
         let ack = self.declare(workers, labelled).await?;
         self.catches_up().await;
-        let added = written.into_iter().map(|(id, state)| AddedWorker {
+        let added = written.into_iter().map(|(id, written)| AddedWorker {
             since: self.since(&before, &id),
-            state: state.as_str(),
+            state: self.state_of(&id).unwrap_or(written).as_str(),
             id: id.to_string(),
         });
         let added: Vec<_> = added.collect();
@@ -208,7 +208,7 @@ impl Admin {
         labels: Labels,
     ) -> Result<Answer, ApiError> {
         self.may_have(&id, &labels)?;
-        let state = spec.state();
+        let written = spec.state();
         let before = self.as_it_is([&id]);
         let labels = Some((id.clone(), labels)).filter(|(_, labels)| !labels.is_empty());
         let ack = self
@@ -216,6 +216,7 @@ impl Admin {
             .await?;
         self.catches_up().await;
         let since = self.since(&before, &id);
+        let state = self.state_of(&id).unwrap_or(written);
         // A change that changes nothing is not logged.
         if !since.unchanged {
             tracing::info!(
@@ -227,6 +228,12 @@ impl Admin {
             );
         }
         Ok(changed(status, &id, &ack, Some(state), since))
+    }
+
+    /// In which state it is now, be it by somebody else's change.
+    fn state_of(&self, id: &WorkerId) -> Option<State> {
+        let view = self.agent.view();
+        view.worker(id).map(|worker| worker.spec.state())
     }
 
     /// Whether these labels fit beside those that the worker has.
@@ -402,8 +409,7 @@ impl Admin {
         let noted = noted.map_err(|error| wrong_change(&error))?;
         let ack = if noted.written { noted } else { labelled };
         self.catches_up().await;
-        let view = self.agent.view();
-        let state = view.worker(id).map(|worker| worker.spec.state());
+        let state = self.state_of(id);
         let since = self.since(&before, id);
         if !since.unchanged {
             tracing::info!(

@@ -453,7 +453,7 @@ impl Admission {
             };
             if here.saturating_add(elsewhere) > most {
                 let what = format!(
-                    "{most} requests at once are the limit of this key; let some end first"
+                    "{most} requests at once, of all keys of the tenant, are the limit of this key; let some end first"
                 );
                 return Err(self.limited(key, ask, Verdict::TenantRequests, what, None));
             }

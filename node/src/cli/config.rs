@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::client::{AdminArgs, AdminClient};
 use super::failure::Failure;
 use super::show::{print_json, print_line};
+use crate::shown::words;
 use crate::shown::{field, plain, rows};
 
 /// Has a running replica read its configuration again, as SIGHUP does, and tells what became of it.
@@ -52,8 +53,8 @@ pub async fn config(args: ConfigArgs) -> Result<(), Failure> {
 fn told(answer: &Value) -> Vec<String> {
     let count = |key: &str| answer[key].as_u64().unwrap_or_default();
     let mut lines = vec![format!(
-        "read again: {} workers new or changed, {} taken out",
-        count("put"),
+        "read again: {} new or changed, {} taken out",
+        words::count(count("put") as usize, "worker"),
         count("retracted")
     )];
     for row in rows(answer, "left_out") {
@@ -103,7 +104,7 @@ mod tests {
         let lines = told(&answer);
         assert_eq!(lines.len(), 6, "{lines:?}");
         for (line, parts) in lines.iter().zip([
-            &["1 workers new or changed, 0 taken out"][..],
+            &["1 worker new or changed, 0 taken out"][..],
             &[
                 "w1",
                 "an administrator removed it",

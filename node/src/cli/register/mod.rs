@@ -31,6 +31,7 @@ use super::failure::Failure;
 use super::show::{print_line, say};
 use crate::config::{Secret, short_lease_secret};
 use crate::discovery::Credentials;
+use crate::shown::words::count;
 use crate::tls::read_secret;
 
 /// Registers one worker at the cluster for as long as it runs.
@@ -216,8 +217,9 @@ impl Registration {
             sleep(RETRY).await;
         }
         if let Some(open) = self.lease.in_flight().filter(|open| *open > 0) {
+            let what = count(open as usize, "request");
             report(&format!(
-                "{open} requests are still open there; the lease ends all the same"
+                "still open there: {what}; the lease ends all the same"
             ));
         }
         self.release().await;
