@@ -1,13 +1,17 @@
 //! What a choice in one pool leaves to the next one: turns, and heat.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use grapevine_gossip::worker::{Role, State};
-use grapevine_placement::{ClusterSettings, Key, KeyBuilder, NoWorker, Policy};
+use grapevine_placement::{Claim, ClusterSettings, Key, KeyBuilder, NoWorker, Policy};
+use tokio::time::advance;
 
 use super::{Halves, Pool};
 use crate::alone::{Alone, worker, worker_with};
 use crate::config::KvEventsConfig;
+use crate::upstream::InFlight;
 
 const MODEL: &str = "m";
 
@@ -183,4 +187,27 @@ fn drained_workers_that_ended_make_no_panic() {
     ends(1);
     assert!(panics(), "two of the three that are left");
     assert!(!house.cluster.has_another(&pool, &[0]));
+}
+
+/// What an HTTP server gives by itself is no token, and no silence either.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_got_a_piece_has_not_waited_in_vain() {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let house = Alone::new("r1", [worker(0, MODEL)], &KvEventsConfig::default(), 1);
+    let pool = house.cluster.fleet().pool(MODEL).expect("it is served");
+    let worker = &pool.members()[0].worker;
+    for (gets_a_piece, expected) in [(true, Claim::Good), (false, Claim::Stalled)] {
+        let placed = house.cluster.place(&pool, &key(None), &[], &[]);
+        let decision = placed.expect("it is well").decision;
+        let mut begun = InFlight::begin(worker, &decision).expect("it may have it");
+        assert_eq!(worker.open.load(Ordering::Relaxed), 1);
+        begun.waits(LIMIT);
+        if gets_a_piece {
+            begun.prefilled();
+        }
+        advance(LIMIT).await;
+        drop(begun);
+        assert_eq!(worker.health.report().verdict, expected);
+        assert_eq!(worker.open.load(Ordering::Relaxed), 0);
+    }
 }

@@ -1,6 +1,7 @@
 //! A request's weight on its worker, held from placement to the last byte.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use grapevine_gossip::load::Load;
@@ -22,8 +23,8 @@ pub struct InFlight {
     judged: bool,
     since: Instant,
     prompt_tokens: u64,
-    /// How long it may wait for its first token; none before it was sent, once the token is there, and where an end says
-    /// itself how the worker is.
+    /// How long it may wait for its first piece; none before it was sent, once that is there, and where an end says itself
+    /// how the worker is.
     silence: Option<Duration>,
     /// Tokens to be computed before its first one; none where another worker computes the prompt.
     tokens_before: Option<u64>,
@@ -72,6 +73,7 @@ impl InFlight {
 
     fn holding(worker: &Arc<Worker>, decision: &Decision, held: Load, permit: Permit) -> Self {
         worker.load.add(held);
+        worker.open.fetch_add(1, Ordering::Relaxed);
         Self {
             worker: Arc::clone(worker),
             held,
@@ -84,7 +86,7 @@ impl InFlight {
         }
     }
 
-    /// It is sent now, and may wait so long for its first token.
+    /// It is sent now, and may wait so long for what this worker alone gives.
     pub fn waits(&mut self, silence: Duration) {
         self.silence = Some(silence);
     }
@@ -96,6 +98,7 @@ impl InFlight {
 
     /// The first token is there: the prompt has been computed.
     pub fn prefilled(&mut self) {
+        self.silence = None;
         let done = Load {
             prefill_tokens: std::mem::take(&mut self.held.prefill_tokens),
             ..Load::default()
@@ -105,7 +108,6 @@ impl InFlight {
 
     /// The worker's engine, not only its HTTP server, has worked on this request: the first token is there.
     pub fn delivered(&mut self) {
-        self.silence = None;
         let waited = self.since.elapsed().as_secs_f64();
         if let Some(tokens) = self.tokens_before {
             self.worker.pace.answered(tokens, waited * 1e3);
@@ -142,9 +144,7 @@ impl InFlight {
 
     /// The client leaves; its wait for a first token may be one of many.
     pub fn given_up(&mut self) {
-        // Where another worker computes the prompt, that one may be what it waits for.
-        let is_its_own = self.judged && self.tokens_before.is_some();
-        if let Some(silence) = self.silence.take().filter(|_| is_its_own) {
+        if let Some(silence) = self.silence.take().filter(|_| self.judged) {
             let every = silence / LOOKS;
             self.worker.health.left(self.since, silence, every);
         }
@@ -204,5 +204,6 @@ impl Drop for InFlight {
             self.given_up();
         }
         self.end(AttemptOutcome::Neutral);
+        self.worker.open.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -5,9 +5,11 @@
 //! long: none of these can delay a probe. Most replicas leave most workers to others (`duty`).
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
@@ -74,8 +76,10 @@ impl Prober {
     pub fn follow<'a>(&mut self, workers: impl IntoIterator<Item = &'a Arc<Worker>>) {
         let mut kept = BTreeMap::new();
         for worker in workers {
-            let task = match self.tasks.remove(&worker.label) {
-                Some((known, task)) if Arc::ptr_eq(&known, worker) => task,
+            let known = self.tasks.entry(Arc::clone(&worker.label));
+            let task = match known {
+                // Another one under the same name, as at another address, leaves as if it had another.
+                Entry::Occupied(known) if Arc::ptr_eq(&known.get().0, worker) => known.remove().1,
                 _ => {
                     let (parts, turns) = (Arc::clone(&self.parts), Arc::clone(&self.turns));
                     let watching = watch(Arc::clone(worker), parts, turns);
@@ -110,7 +114,7 @@ async fn watch(worker: Arc<Worker>, parts: Arc<ProbeParts>, turns: Arc<Semaphore
 async fn watch_to_the_end(worker: Arc<Worker>, parts: Arc<ProbeParts>, turns: Arc<Semaphore>) {
     let ask = Notify::new();
     let has_ended = async {
-        while worker.load.own().requests > 0 {
+        while worker.open.load(Ordering::Relaxed) > 0 {
             sleep(LAST_LOOKS).await;
         }
     };

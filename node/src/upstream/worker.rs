@@ -4,7 +4,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -63,6 +63,9 @@ pub struct Worker {
     pub load: Arc<LoadCell>,
     /// What every decision reads of it besides.
     pub glance: Arc<Glance>,
+    /// Requests that are under way at it, those without weight, too: its load is that of all processes that were
+    /// registered under its id.
+    pub open: AtomicUsize,
     /// How fast it answers.
     pub pace: Pace,
     /// Connections at rest.
@@ -138,6 +141,7 @@ impl Worker {
             address,
             connector,
             load,
+            open: AtomicUsize::new(0),
             pace: Pace::default(),
             idle: IdlePool::new(idle_max, IDLE_CONNECTIONS_MAX),
             glance: health.glance(),

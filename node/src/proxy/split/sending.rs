@@ -56,6 +56,7 @@ impl ToPair<'_> {
     ) -> Result<Sent, Failure> {
         let Pair { first, decode } = pair;
         let terms = Terms {
+            waits_alone: true,
             waits_for: match self.asked.outgoing().stream {
                 true => WaitsFor::Token,
                 false => WaitsFor::Answer,
@@ -113,6 +114,11 @@ impl ToPair<'_> {
         random: u128,
     ) -> Result<Sent, Failure> {
         let (begun, dispatch) = (Instant::now(), self.dispatch);
+        // Which of the two is silent is not known.
+        let terms = Terms {
+            waits_alone: false,
+            ..terms
+        };
         let prefill = (Arc::clone(first.worker()), first.index);
         let prefill_outgoing = self.begin_prefill(&mut first, &prefill_leg)?;
         let mut outgoing = self.decode_outgoing(&decode_leg)?;

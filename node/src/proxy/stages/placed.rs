@@ -51,6 +51,8 @@ pub(super) enum Others {
 pub(in crate::proxy) struct Terms {
     /// What shows that the worker is at it.
     pub(in crate::proxy) waits_for: WaitsFor,
+    /// What it waits for comes from this worker alone.
+    pub(in crate::proxy) waits_alone: bool,
     /// The end of the whole request.
     pub(in crate::proxy) deadline: Option<Instant>,
     /// How many there were.
@@ -107,6 +109,7 @@ impl Placed {
             false => WaitsFor::Answer,
         };
         let terms = Terms {
+            waits_alone: true,
             waits_for,
             deadline,
             attempt,
@@ -138,7 +141,9 @@ impl Placed {
             },
             held_bytes: dispatch.event_bytes(),
         };
-        self.in_flight.waits(limits.patience.silence);
+        if terms.waits_alone {
+            self.in_flight.waits(limits.patience.silence);
+        }
         let worker = Arc::clone(self.in_flight.worker());
         let may_move =
             retry::may_follow(&dispatch.retry.look(), terms.attempt) && outgoing.repeatable;

@@ -460,12 +460,14 @@ impl Health {
         if sign.is_some_and(|sign| sign > began) {
             return;
         }
-        let waited = {
+        let (is_over, waited) = {
             let mut opinion = self.lock();
             let now = self.now();
-            opinion.unanswered.add(began, now, sign)
+            let unanswered = &mut opinion.unanswered;
+            let is_over = unanswered.add(began, now, silence, sign);
+            (is_over, unanswered.waited())
         };
-        if waited >= silence {
+        if is_over {
             self.stalled(since);
         } else if waited >= look_every {
             self.want_sign(look_every);

@@ -13,22 +13,40 @@ pub(super) struct Unanswered {
     /// The end of the latest.
     until: Duration,
     waited: Duration,
+    /// The longest that one of them might have waited.
+    limit: Duration,
 }
 
 impl Unanswered {
-    /// A request was given up `now`, for which nothing came since it was sent at `since`. `sign`: the latest sign of life of
-    /// the engine, of any request. Answers for how long they have waited, all together.
+    /// A request was given up `now`, for which nothing had come since it was sent at `since`, and which might have waited for
+    /// `limit`. `sign`: the latest sign of life of the engine, of any request. Whether the waits together were as long as the
+    /// longest of their limits; then they begin anew.
     pub(super) fn add(
         &mut self,
         since: Duration,
         now: Duration,
+        limit: Duration,
         sign: Option<Duration>,
-    ) -> Duration {
+    ) -> bool {
         if self.waited.is_zero() || sign.is_some_and(|sign| sign > self.began) {
-            (self.began, self.waited) = (since, Duration::ZERO);
+            *self = Self {
+                began: since,
+                until: self.until,
+                ..Self::default()
+            };
         }
         self.waited += now.saturating_sub(since.max(self.until));
         self.until = self.until.max(now);
+        self.limit = self.limit.max(limit);
+        let is_over = self.waited >= self.limit;
+        if is_over {
+            self.waited = Duration::ZERO;
+        }
+        is_over
+    }
+
+    /// How long they have waited.
+    pub(super) fn waited(&self) -> Duration {
         self.waited
     }
 }
@@ -37,10 +55,15 @@ impl Unanswered {
 mod tests {
     use super::*;
 
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
     #[test]
     fn each_moment_of_waiting_counts_once_and_a_sign_begins_anew() {
         let mut unanswered = Unanswered::default();
-        let at = Duration::from_secs;
         for (since, now, sign, waited) in [
             (10, 16, Some(9), 6),
             // Beside the one before, within it, and overlapping.
@@ -52,14 +75,21 @@ mod tests {
             (56, 60, Some(55), 4),
             (61, 62, Some(55), 5),
         ] {
-            let found = unanswered.add(at(since), at(now), sign.map(at));
-            assert_eq!(found, at(waited), "{since} to {now}");
+            let is_over = unanswered.add(at(since), at(now), LIMIT, sign.map(at));
+            assert!(!is_over);
+            assert_eq!(unanswered.waited(), at(waited), "{since} to {now}");
         }
+    }
+
+    #[test]
+    fn the_longest_of_their_limits_counts_and_what_was_found_begins_anew() {
         let mut unanswered = Unanswered::default();
-        assert_eq!(
-            unanswered.add(at(0), at(3), None),
-            at(3),
-            "none was ever seen"
-        );
+        // A long prompt may wait longer than the short one that comes behind it.
+        assert!(!unanswered.add(at(0), at(300), at(460), None));
+        assert!(!unanswered.add(at(300), at(301), LIMIT, None));
+        assert!(unanswered.add(at(301), at(460), LIMIT, None));
+        // One that tries it afterwards, and leaves at once.
+        assert!(!unanswered.add(at(500), at(501), LIMIT, None));
+        assert!(unanswered.add(at(501), at(560), LIMIT, None));
     }
 }
