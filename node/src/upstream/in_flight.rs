@@ -23,9 +23,9 @@ pub struct InFlight {
     judged: bool,
     since: Instant,
     prompt_tokens: u64,
-    /// How long it may wait for its first piece; none before it was sent, once that is there, and where an end says itself
-    /// how the worker is.
-    silence: Option<Duration>,
+    /// Since when it waits for its first piece, and for how long it may; none before it was sent, once that is there, and
+    /// where an end says itself how the worker is.
+    silence: Option<(Instant, Duration)>,
     /// Tokens to be computed before its first one; none where another worker computes the prompt.
     tokens_before: Option<u64>,
 }
@@ -88,7 +88,7 @@ impl InFlight {
 
     /// It is sent now, and may wait so long for what this worker alone gives.
     pub fn waits(&mut self, silence: Duration) {
-        self.silence = Some(silence);
+        self.silence = Some((Instant::now(), silence));
     }
 
     /// The worker it counts on.
@@ -96,9 +96,14 @@ impl InFlight {
         &self.worker
     }
 
+    /// A piece of its answer has come.
+    pub fn is_heard(&mut self) {
+        self.silence = None;
+    }
+
     /// The first token is there: the prompt has been computed.
     pub fn prefilled(&mut self) {
-        self.silence = None;
+        self.is_heard();
         let done = Load {
             prefill_tokens: std::mem::take(&mut self.held.prefill_tokens),
             ..Load::default()
@@ -142,11 +147,10 @@ impl InFlight {
         self.holds_prompt();
     }
 
-    /// The client leaves; its wait for a first token may be one of many.
+    /// The client leaves, or its time is over; its wait for a first piece may be one of many.
     pub fn given_up(&mut self) {
-        if let Some(silence) = self.silence.take().filter(|_| self.judged) {
-            let every = silence / LOOKS;
-            self.worker.health.left(self.since, silence, every);
+        if let Some((since, silence)) = self.silence.take().filter(|_| self.judged) {
+            self.worker.health.left(since, silence, silence / LOOKS);
         }
     }
 
@@ -156,7 +160,10 @@ impl InFlight {
             Some(_) if !self.judged => AttemptOutcome::Neutral,
             _ => verdict,
         };
-        self.silence = None;
+        match why {
+            Failure::OutOfTime => self.given_up(),
+            _ => self.silence = None,
+        }
         if matches!(why, Failure::Late) && verdict == AttemptOutcome::Failure {
             self.stalled(since);
         }

@@ -30,8 +30,8 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Asks whenever the worker is found stalled, until it is not.
 pub(super) async fn when_stalled(worker: &Worker, parts: &ProbeParts) {
     loop {
-        worker.health.stall_found().await;
         let mut pause = PAUSE;
+        // It may have been found before this was asked for the first time.
         while worker.health.awaits_token() {
             match ask_and_count(worker, parts).await {
                 TokenProbeResult::Token => {}
@@ -40,6 +40,7 @@ pub(super) async fn when_stalled(worker: &Worker, parts: &ProbeParts) {
             }
             pause = (pause * 2).min(PAUSE_MAX);
         }
+        worker.health.stall_found().await;
     }
 }
 

@@ -306,6 +306,7 @@ impl Relay {
         if self.first.is_none() || self.scan.as_ref().is_some_and(is_early) {
             return;
         }
+        self.in_flight.is_heard();
         if let Some(first) = self.first.take()
             && !self.scan.as_ref().is_some_and(|scan| scan.error)
         {
@@ -363,7 +364,9 @@ impl Relay {
             return Err(Outcome::OutOfTime);
         }
         let every = silence.longest / 4;
-        if self.scan.is_none() && heard + every <= now {
+        // What has begun with its head alone waits as if it had not.
+        let waits = self.scan.is_none() || self.silence.of_engine && self.first.is_some();
+        if waits && heard + every <= now {
             worker.health.want_sign(every);
         }
         let soon = Some(bad).filter(|at| *at > now);
@@ -493,7 +496,7 @@ impl Relay {
                 self.in_flight.stalled(self.last_event);
                 outcome.verdict()
             }
-            Outcome::ClientLeft => {
+            Outcome::ClientLeft if self.silence.of_engine => {
                 self.in_flight.given_up();
                 outcome.verdict()
             }

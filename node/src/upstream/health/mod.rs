@@ -33,7 +33,7 @@ use tokio::time::Instant;
 
 use self::opinion::{Doubt, Doubts, Failing, Opinion, Stalled};
 use self::signs::Signs;
-use self::unanswered::Unanswered;
+use self::unanswered::{Follows, Unanswered, Wait};
 use crate::config::{BreakerConfig, HealthConfig};
 use crate::live::Live;
 use crate::upstream::glance::Glance;
@@ -460,17 +460,22 @@ impl Health {
         if sign.is_some_and(|sign| sign > began) {
             return;
         }
-        let (is_over, waited) = {
+        let follows = {
             let mut opinion = self.lock();
-            let now = self.now();
-            let unanswered = &mut opinion.unanswered;
-            let is_over = unanswered.add(began, now, silence, sign);
-            (is_over, unanswered.waited())
+            let wait = Wait {
+                since: began,
+                until: self.now(),
+                limit: silence,
+                look_every,
+            };
+            opinion.unanswered.add(wait, sign)
         };
-        if is_over {
-            self.stalled(since);
-        } else if waited >= look_every {
-            self.want_sign(look_every);
+        match follows {
+            Follows::Nothing => {}
+            Follows::Look => self.want_sign(look_every),
+            Follows::Stalled => {
+                self.stalled(since);
+            }
         }
     }
 
