@@ -24,6 +24,7 @@ PROMPTS = 200
 IDLE = 500
 RATE = 2_000
 WARM_UP_S = 1.0
+GIVEN_BACK_S = 12       # jemalloc gives free pages back within ten seconds
 
 
 def url_of(router):
@@ -193,11 +194,12 @@ def request(number, stream):
 def grown_kb(router, ask_all):
     """Resident kB that each of `IDLE` connections adds, once `ask_all` has brought them to rest."""
     host, port = router.data.rsplit(":", 1)
+    time.sleep(GIVEN_BACK_S)
     before = resident_kb(router)
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(socket.create_connection((host, int(port)), timeout=10)) for _ in range(IDLE)]
         ask_all(router, clients)
-        time.sleep(WARM_UP_S)
+        time.sleep(GIVEN_BACK_S)
         return (resident_kb(router) - before) / IDLE
 
 

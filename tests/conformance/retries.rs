@@ -341,23 +341,29 @@ async fn answers_of_a_worker_that_is_told_to_stop_do_not_wait_for_their_limits()
 /// As `grapevine register` removes the one that it wraps, before it ends it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_under_way_at_a_removed_worker_ends_with_it() {
-    let plan = no_budget().set("timeouts.worker_gone", "\"300ms\"");
-    let house = House::of(plan, vec![paced(Duration::from_millis(20)); 2]).await;
-    let body = streamed("to be cut", 10_000);
-    let leaving = &house.workers[house.home(&body).await];
-    let mut begun = Stream::open(house.data(), &body).await.expect("taken");
-    begun.read_events(2).await.expect("it goes on");
-    house.cluster.replicas[0]
-        .admin()
-        .remove(&leaving.url())
-        .await;
-    begun.read_events(20).await.expect("it goes on");
-    leaving.terminate(StopMode::Hang);
-    let outcome = begun.finish().await;
-    let Ending::ErrorEvent(error) = &outcome.ending else {
-        panic!("{outcome:?}")
-    };
-    assert_eq!(error["code"], "upstream_broke");
+    for moves in [false, true] {
+        let plan = no_budget().set("timeouts.worker_gone", "\"300ms\"");
+        let house = House::of(plan, vec![paced(Duration::from_millis(20)); 2]).await;
+        let elsewhere = chat::worker(quick()).await;
+        let body = streamed("to be cut", 10_000);
+        let leaving = &house.workers[house.home(&body).await];
+        let mut begun = Stream::open(house.data(), &body).await.expect("taken");
+        begun.read_events(2).await.expect("it goes on");
+        let (admin, id) = (house.cluster.replicas[0].admin(), leaving.url());
+        if moves {
+            // Another one has its name, and its load, from now on.
+            admin.change(&id, &json!({ "url": elsewhere.url() })).await;
+        } else {
+            admin.remove(&id).await;
+        }
+        begun.read_events(20).await.expect("it goes on");
+        leaving.terminate(StopMode::Hang);
+        let outcome = begun.finish().await;
+        let Ending::ErrorEvent(error) = &outcome.ending else {
+            panic!("{moves}: {outcome:?}")
+        };
+        assert_eq!(error["code"], "upstream_broke", "{moves}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

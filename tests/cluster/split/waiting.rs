@@ -35,6 +35,14 @@ async fn keeps_busy(scene: &Scene, chat: serde_json::Value) -> JoinHandle<()> {
     client
 }
 
+/// A client's stream that goes on, for as long as it is held.
+async fn holding(scene: &Scene, chat: &serde_json::Value) -> Stream {
+    let stream = Stream::open(scene.data(0), &as_stream(chat, 100_000)).await;
+    let mut stream = stream.expect("answered");
+    stream.read_events(1).await.expect("it goes on");
+    stream
+}
+
 /// The worker takes nothing new.
 async fn drain(scene: &Scene, worker: &FakeWorker) {
     let (admin, url) = (scene.cluster.replicas[0].admin(), worker.url());
@@ -56,10 +64,7 @@ async fn who_waits_for_a_decode_worker_is_placed_once() {
     scene.talks().await;
     let mut unseen = Scene::unseen();
     let mut chats = || unseen.next().expect("there are thousands");
-    let mut holds = Stream::open(scene.data(0), &as_stream(&chats(), 100_000))
-        .await
-        .expect("answered");
-    holds.read_events(1).await.expect("it goes on");
+    let holds = holding(&scene, &chats()).await;
     let placements = async || scene.metric(0, "grapevine_placements_total", "").await;
     assert_eq!(placements().await, 2.0);
     let second = chats();
@@ -91,10 +96,7 @@ async fn who_finds_no_pair_waits_for_a_worker_of_whole_requests() {
     let whole = scene.of(Role::Both)[0];
     let mut unseen = Scene::unseen();
     let mut chats = || unseen.next().expect("there are thousands");
-    let mut holds = Stream::open(scene.data(0), &as_stream(&chats(), 100_000))
-        .await
-        .expect("answered");
-    holds.read_events(1).await.expect("it goes on");
+    let holds = holding(&scene, &chats()).await;
     assert_eq!(seen(&[whole]), 1);
     let second = chats();
     let waits = async {
@@ -244,10 +246,7 @@ async fn a_computed_prompt_waits_for_a_decode_worker() {
     let [dead, full] = [0, 1].map(|at| scene.decode()[at]);
     let chat = scene.answers_at(dead).await.swap_remove(0);
     let long = scene.answers_at(full).await.swap_remove(0);
-    let mut holds = Stream::open(scene.data(0), &as_stream(&long, 100_000))
-        .await
-        .expect("answered");
-    holds.read_events(1).await.expect("it goes on");
+    let holds = holding(&scene, &long).await;
     dead.terminate(StopMode::Exit);
     let refused = async || TcpStream::connect(dead.addr()).await.is_err();
     until("its port is closed", refused).await;
