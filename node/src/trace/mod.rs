@@ -178,15 +178,19 @@ mod tests {
     #[test]
     fn spans_carry_no_long_tracestate() {
         let trace = "0af7651916cd43dd8448eb211c80319c";
-        for (state, carried) in [
-            ("vendor=1".to_owned(), "vendor=1"),
-            (format!("vendor={}", "1".repeat(TRACESTATE_BYTES_MAX)), ""),
-        ] {
+        // Members that each may be as long as they are.
+        let members = |count| {
+            let members = (0..count).map(|number| format!("v{number}={}", "1".repeat(200)));
+            members.collect::<Vec<_>>().join(",")
+        };
+        let (short, long) = (members(2), members(3));
+        assert!(short.len() <= TRACESTATE_BYTES_MAX && long.len() > TRACESTATE_BYTES_MAX);
+        for (state, carried) in [(&short, &*short), (&long, "")] {
             let mut headers = HeaderMap::new();
             let parent = format!("00-{trace}-b7ad6b7169203331-01");
             let value = |text: &str| HeaderValue::from_str(text).expect("visible");
             headers.insert("traceparent", value(&parent));
-            headers.insert("tracestate", value(&state));
+            headers.insert("tracestate", value(state));
             let parent = Parent(HeaderExtractor(&headers));
             let found =
                 TraceContextPropagator::new().extract_with_context(&Context::new(), &parent);
