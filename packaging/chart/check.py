@@ -102,8 +102,8 @@ def check_objects(case, objects):
         rules = {rule["alert"]: rule["expr"] for group in by_kind["PrometheusRule"]["spec"]["groups"] for rule in group["rules"]}
         assert rules["ReplicaMissing"] == f"min by (job) (grapevine_replicas_live{own}) < {spec['replicas']}", case
         manager = values.get("certificates", {}).get("certManager", {})
-        left = "648000" if manager.get("duration") == "719h60m" else "14 * 86400"
-        assert rules["CertificateEnds"] == f"(grapevine_gossip_certificate_expiry_seconds > 0) - time() < {left}", case
+        left = "648000" if manager.get("duration") == "719h60m" else "259200" if case.startswith("job") else "14 * 86400"
+        assert rules["CertificateEnds"] == f"(grapevine_gossip_certificate_expiry_seconds{own} > 0) - time() < {left}", case
         isolated = "> 1" if spec["replicas"] == 1 else "== 1"
         assert rules["Isolated"] == f"grapevine_gossip_isolated{own} {isolated}", case
     # No pod sees another's key, and none the authority's.
@@ -124,10 +124,20 @@ def check_objects(case, objects):
         assert settings["gossip"]["ca"] == "/certificates/ca.crt", case
     # Certificates of another cluster's authority are not to reach a pod.
     for job in (one for one in objects if one["kind"] == "Job"):
-        made = job["spec"]["template"]["spec"]["initContainers"]
+        ran = job["spec"]["template"]["spec"]
+        made = ran["initContainers"]
         made = [one["args"] for one in made if one["args"][:2] in (["ca", "init"], ["ca", "issue"])]
         of_cluster = [args[args.index("--cluster-id") + 1] for args in made]
         assert set(of_cluster) == {settings["cluster"]["id"]} and len(of_cluster) in (1, 2), (case, made)
+        # It runs where replicas may, or it never would on nodes that all are tainted.
+        for where in ("tolerations", "nodeSelector", "priorityClassName", "imagePullSecrets"):
+            assert ran.get(where) == pod.get(where) and (ran.get(where) or "job" not in case), (case, where)
+        # What was issued before stays in the list, or it could not be revoked.
+        kept = [one["args"] for one in ran["initContainers"] if one["name"] == "keep-issued"]
+        assert kept[0][3:] == [f"{secret['secretName']}-issued", "--from-file=/ca/issued.txt"], (case, kept)
+        issued = next((volume["secret"] for volume in ran["volumes"] if volume["name"] == "issued"), None)
+        if case.endswith("-upgrade"):
+            assert issued["secretName"] == f"{secret['secretName']}-issued" and issued["optional"], (case, issued)
     for policy in (one for one in objects if one["kind"] == "NetworkPolicy"):
         opened = [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]]
         assert (30001 in opened) == ("discovery" in case), (case, opened)

@@ -54,6 +54,8 @@ refused 'EXEC' --set 'config=client_ca = "ca.pem"' --set probeScheme=HTTPS
 refused 'EXEC' --set 'config=tls = { client_ca = "ca.pem" }' --set probeScheme=HTTPS
 refused 'probeScheme: the data port' --set-json 'config="[limits]\nrequests = 9\n[tls]\ncert = \"c\""'
 refused 'probeScheme: the data port' --set 'config=tls = { cert = "c" }'
+refused 'probeScheme: the data port' --set-json 'config="[tls]\n# from the Secret [docs]\ncert = \"c\""'
+refused 'EXEC' --set 'probeScheme=HTTPS,env[0].name=GRAPEVINE_TLS__CLIENT_CA,env[0].value=/tls/ca.crt'
 refused 'probeScheme: the data port' --set 'env[0].name=GRAPEVINE_TLS__CERT,env[0].value=/tls/tls.crt'
 for config in '# [tls]\n# client_ca = 1' '[tls]\nrefresh = \"30s\"\n# cert = 1\n[workers]\ncert = 1'; do
   "$helm" template grapevine grapevine --set-json "config=\"$config\"" > /dev/null || fail "refused: $config"

@@ -59,7 +59,7 @@ Version: $version
 Architecture: $architecture
 Maintainer: Grapevine developers <grapevine@localhost>
 Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)
-Depends: ${needs:+$needs, }passwd
+Depends: ${needs:+$needs, }passwd, procps
 Recommends: ca-certificates
 Section: net
 Priority: optional

@@ -82,6 +82,10 @@ enum Action {
         /// Replace certificates that are there. A running replica takes up the new one by itself.
         #[arg(long)]
         force: bool,
+        /// A former issued.txt, if it is there: what it lists stays in the list, so that it can be revoked. For
+        /// a directory that is made anew each time, as the Helm chart's hook does.
+        #[arg(long, value_name = "FILE")]
+        issued_before: Option<PathBuf>,
     },
     /// Lists the certificates, how long they are valid, and which to renew.
     ///
@@ -165,7 +169,11 @@ pub fn ca(args: CaArgs) -> Result<(), Failure> {
             location,
             days,
             force,
-        } => issue::issue(&store(location), &replicas, days, force),
+            issued_before,
+        } => {
+            let store = store(location).with_former_list(issued_before);
+            issue::issue(&store, &replicas, days, force)
+        }
         Action::Show {
             replicas,
             json,

@@ -40,6 +40,13 @@ pub(super) fn revoke(
         revoked.entry(serial).or_insert(now);
     }
     store.write_revocations(&revoked)?;
+    if !replicas.is_empty() && !store.has_list() {
+        eprintln!(
+            "warning: {} has no issued.txt: of each replica only the certificate that lies there is revoked. Copy the \
+             list to it and repeat this, or name former certificates with --serial",
+            store.dir.display()
+        );
+    }
     let path = store.revoked();
     print_line(&format!(
         "wrote {}: {} certificates revoked, {} of them now; copy it to all replicas",

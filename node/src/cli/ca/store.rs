@@ -15,6 +15,8 @@ use crate::cli::failure::Failure;
 pub(super) struct Store {
     pub(super) dir: PathBuf,
     cluster_id: Option<String>,
+    /// A list of what was issued beside the directory's own.
+    former_list: Option<PathBuf>,
 }
 
 /// One line of `issued.txt`.
@@ -27,7 +29,19 @@ pub(super) struct Issued {
 
 impl Store {
     pub(super) fn new(dir: PathBuf, cluster_id: Option<String>) -> Self {
-        Self { dir, cluster_id }
+        Self {
+            dir,
+            cluster_id,
+            former_list: None,
+        }
+    }
+
+    /// With what this list has, if there is one, besides that of the directory.
+    pub(super) fn with_former_list(self, former_list: Option<PathBuf>) -> Self {
+        Self {
+            former_list,
+            ..self
+        }
     }
 
     pub(super) fn ca(&self) -> PathBuf {
@@ -108,20 +122,22 @@ impl Store {
 
     /// What was issued here and has not expired yet, the newest of each replica last.
     pub(super) fn issued(&self) -> Result<Vec<Issued>, Failure> {
-        let path = self.ledger();
-        let text = read_if_there(&path)?.unwrap_or_default();
-        let parse = |(number, line): (usize, &str)| {
-            Issued::parse(line).ok_or_else(|| {
-                Failure::Refused(format!(
-                    "{}:{}: expected `SERIAL REPLICA UNIX-SECONDS`",
-                    path.display(),
-                    number + 1
-                ))
-            })
-        };
-        let all: Result<Vec<_>, _> = text.lines().enumerate().map(parse).collect();
+        let mut all: Vec<Issued> = Vec::new();
+        for path in self.former_list.iter().chain([&self.ledger()]) {
+            for one in listed(path)? {
+                if !all.contains(&one) {
+                    all.push(one);
+                }
+            }
+        }
         let now = SystemTime::now();
-        Ok(all?.into_iter().filter(|one| one.until > now).collect())
+        all.retain(|one| one.until > now);
+        Ok(all)
+    }
+
+    /// Whether there is a list of what was issued; without it, only the files of the directory are known.
+    pub(super) fn has_list(&self) -> bool {
+        self.ledger().exists()
     }
 
     /// The list of what was issued, with these; expired ones go.
@@ -195,6 +211,21 @@ impl Issued {
         let until = self.until.duration_since(UNIX_EPOCH).unwrap_or_default();
         format!("{} {} {}\n", self.serial, self.replica, until.as_secs())
     }
+}
+
+/// What a list of what was issued has; nothing without a file.
+fn listed(path: &Path) -> Result<Vec<Issued>, Failure> {
+    let text = read_if_there(path)?.unwrap_or_default();
+    let parse = |(number, line): (usize, &str)| {
+        Issued::parse(line).ok_or_else(|| {
+            Failure::Refused(format!(
+                "{}:{}: expected `SERIAL REPLICA UNIX-SECONDS`",
+                path.display(),
+                number + 1
+            ))
+        })
+    };
+    text.lines().enumerate().map(parse).collect()
 }
 
 /// Names whose files would be others.

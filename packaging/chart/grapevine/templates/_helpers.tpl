@@ -69,15 +69,20 @@ rules:
 {{- fail "discovery.kubernetes.selector: name the labels of workers' pods, or set prefillSelector and decodeSelector" -}}
 {{- end -}}
 {{- end -}}
-{{- $config := default "" .Values.config -}}
-{{- /* Within a line, too, as in tls = {...}; not in a comment. */ -}}
-{{- $asksClients := and (regexMatch "(?m)^[^#\\n]*\\bclient_ca\\s*=" $config) (not (regexMatch "(?m)^[^#\\n]*\\bclient_cert_required\\s*=\\s*false" $config)) -}}
-{{- if and $asksClients (ne .Values.probeScheme "EXEC") -}}
+{{- $config := regexReplaceAll "(?m)#.*$" (default "" .Values.config) "" -}}
+{{- /* Within a line, too, as in tls = {...}. */ -}}
+{{- $asksClients := regexMatch "\\bclient_ca\\s*=" $config -}}
+{{- $mayShowNone := regexMatch "\\bclient_cert_required\\s*=\\s*false" $config -}}
+{{- /* In the section or in one line; [tls] without `cert` is plain HTTP. */ -}}
+{{- $servesTls := regexMatch "(?m)^\\s*(\\[\\s*tls\\s*\\](\\s*\\n\\s*[^\\s\\[][^\\n]*)*\\s*\\n\\s*cert|tls\\s*=.*\\bcert)\\s*=" $config -}}
+{{- range .Values.env -}}
+{{- if eq .name "GRAPEVINE_TLS__CERT" -}}{{- $servesTls = true -}}{{- end -}}
+{{- if eq .name "GRAPEVINE_TLS__CLIENT_CA" -}}{{- $asksClients = true -}}{{- end -}}
+{{- if eq .name "GRAPEVINE_TLS__CLIENT_CERT_REQUIRED" -}}{{- $mayShowNone = eq (default "" .value | toString) "false" -}}{{- end -}}
+{{- end -}}
+{{- if and $asksClients (not $mayShowNone) (ne .Values.probeScheme "EXEC") -}}
 {{- fail "probeScheme: the kubelet has no certificate to show, and clients need one (tls.client_ca); set EXEC" -}}
 {{- end -}}
-{{- /* In the section or in one line; [tls] without `cert` is plain HTTP. */ -}}
-{{- $servesTls := regexMatch "(?m)^\\s*(\\[\\s*tls\\s*\\][^\\[]*?\\n\\s*cert|tls\\s*=[^#\\n]*\\bcert)\\s*=" $config -}}
-{{- range .Values.env -}}{{- if eq .name "GRAPEVINE_TLS__CERT" -}}{{- $servesTls = true -}}{{- end -}}{{- end -}}
 {{- if and $servesTls (eq .Values.probeScheme "HTTP") -}}
 {{- fail "probeScheme: the data port speaks TLS (tls.cert), and probes in plain HTTP would fail; set HTTPS, or EXEC" -}}
 {{- end -}}
@@ -122,6 +127,18 @@ exec: {command: [/grapevine, probe, {{ printf "http://%s:30001/%s" $loopback (in
 {{- else -}}
 httpGet: {path: /{{ index . 1 }}, port: http, scheme: {{ $.Values.probeScheme }}}
 {{- end -}}
+{{- end -}}
+
+{{/* Where pods may run, and what they may pull; of a hook's pods as of the replicas. */}}
+{{- define "grapevine.nodes" -}}
+{{- with .Values.imagePullSecrets }}imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{ end }}
+{{- with .Values.priorityClassName }}priorityClassName: {{ . }}
+{{ end }}
+{{- with .Values.nodeSelector }}nodeSelector: {{- toYaml . | nindent 2 }}
+{{ end }}
+{{- with .Values.tolerations }}tolerations: {{- toYaml . | nindent 2 }}
+{{ end }}
 {{- end -}}
 
 {{- define "grapevine.containerSecurity" -}}
