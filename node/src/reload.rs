@@ -201,7 +201,8 @@ impl Reload {
 
     /// A start retracts nothing: what the cluster still takes the file to say is reported, and goes into `declared`.
     fn look_at_the_start(&mut self, declared: &mut Workers) {
-        self.left_out.look(declared.iter(), &self.agent);
+        let labels = labels(&self.current);
+        self.left_out.look(declared.iter(), &labels, &self.agent);
         let other = self.otherwise(declared);
         if !other.is_empty() {
             tracing::warn!(
@@ -387,7 +388,7 @@ impl Reload {
             stay = stay.len(),
             "the configuration was read again"
         );
-        let left_out = self.left_out.look(will.iter(), &self.agent);
+        let left_out = self.left_out.look(will.iter(), &labels(&next), &self.agent);
         let differs = self.differs(&will);
         *declared = will;
         self.current = next;

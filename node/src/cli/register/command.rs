@@ -22,7 +22,10 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A command that is running, or none.
 pub(super) struct Wrapped {
     child: Option<Child>,
-    status: Option<ExitStatus>,
+    /// The group of all that it started, which may outlive it.
+    group: Option<Pid>,
+    /// How it ended, once it has ended by itself.
+    ended: Option<ExitCode>,
 }
 
 impl Wrapped {
@@ -43,37 +46,39 @@ impl Wrapped {
                 Some(spawned?)
             }
         };
+        let id = child.as_ref().and_then(Child::id);
         Ok(Self {
             child,
-            status: None,
+            group: id.and_then(|id| Pid::from_raw(id.cast_signed())),
+            ended: None,
         })
     }
 
     /// Returns when the command has ended; never, if there is none.
-    pub(super) async fn ended(&mut self) -> ExitCode {
+    pub(super) async fn ended(&mut self) {
         match &mut self.child {
-            Some(child) => {
-                let status = child.wait().await.ok();
-                self.status = status;
-                code(status)
-            }
+            Some(child) => self.ended = Some(code(child.wait().await.ok())),
             None => std::future::pending().await,
         }
     }
 
     /// Whether the command was there and has ended.
     pub(super) fn has_ended(&mut self) -> bool {
-        let child = self.child.as_mut();
-        child.is_some_and(|child| matches!(child.try_wait(), Ok(Some(_)) | Err(_)))
+        let Some(child) = &mut self.child else {
+            return false;
+        };
+        match child.try_wait() {
+            Ok(None) => {}
+            ended => self.ended = Some(code(ended.ok().flatten())),
+        }
+        self.ended.is_some()
     }
 
     /// Asks the command to end, and ends it by force when it does not; with it all that it started in its group, as an
-    /// engine behind a shell, and the processes of its GPUs.
+    /// engine behind a shell, and the processes of its GPUs. Its exit code, if it had ended by itself.
     pub(super) async fn end(&mut self) -> ExitCode {
-        let Some(child) = &mut self.child else {
-            return ExitCode::SUCCESS;
-        };
-        let Some(group) = child.id().and_then(|id| Pid::from_raw(id.cast_signed())) else {
+        self.has_ended();
+        let (Some(child), Some(group)) = (&mut self.child, self.group) else {
             return ExitCode::SUCCESS;
         };
         // They may have ended meanwhile, here and below.
@@ -85,7 +90,7 @@ impl Wrapped {
             }
         };
         match timeout(END_WITHIN, all_ended).await {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(()) => self.ended.unwrap_or(ExitCode::SUCCESS),
             Err(_) => {
                 report("the command does not end; it is killed");
                 let _ = kill_process_group(group, Signal::KILL);

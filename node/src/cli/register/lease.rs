@@ -214,7 +214,7 @@ impl Lease {
         is_late: &mut bool,
     ) -> Result<Taken, Failure> {
         let credential = self.credential()?;
-        let (mut unreachable, mut refused) = (Vec::new(), None);
+        let (mut unreachable, mut refused, mut full) = (Vec::new(), None, None);
         let (mut answers, mut first) = (Answers::default(), None);
         for _ in 0..self.replicas.len() {
             let client = self.replicas[self.at].with_token(credential.clone())?;
@@ -225,8 +225,10 @@ impl Lease {
             let query = [("process", self.process.as_str()), ("number", &number)];
             let call = client.call(method.clone(), &path, &query, body.clone());
             match timeout(ANSWER_WITHIN, call).await {
-                Ok(Err(Failure::Unreachable(_) | Failure::Overloaded(_))) => {
-                    unreachable.push(url.to_string());
+                Ok(Err(Failure::Unreachable(_))) => unreachable.push(url.to_string()),
+                // As where its registry is full, or a proxy before it finds it away. Another one may take it.
+                Ok(Err(Failure::Overloaded(why))) => {
+                    full.get_or_insert(Failure::Refused(why));
                 }
                 Err(_) => {
                     *is_late = true;
@@ -257,7 +259,7 @@ impl Lease {
         }
         let all = unreachable.join(", ");
         let unreachable = || Failure::Unreachable(format!("no replica answers at {all}"));
-        Err(refused.unwrap_or_else(unreachable))
+        Err(refused.or(full).unwrap_or_else(unreachable))
     }
 
     /// By how much the number of requests grows. Numbers that follow each other show a replica at which it was renewed
@@ -470,6 +472,29 @@ mod tests {
         let said = format!("http://{}/ refuses the credential", first.1);
         assert!(failure.to_string().starts_with(&said), "{failure}");
         refuses.abort();
+    }
+
+    /// Such as one with a full registry: that is no replica that is away.
+    #[tokio::test]
+    async fn a_replica_that_has_no_room_is_left_for_one_that_has_and_says_why() {
+        let (first, second) = (port().await, port().await);
+        let to = format!("http://{},http://{}", first.1, second.1);
+        let error = json!({ "error": { "message": "the registry is full with 9 entries" } });
+        let is_full = serve(first.0, move |_| (503, error.clone()));
+        let accepted = json!({ "state": "active", "ttl_s": 30 });
+        let accepts = serve(second.0, move |_| (200, accepted.clone()));
+        let mut lease = lease_at(&to, &["--credential", "gvw1_x"]);
+        assert!(matches!(lease.renew("active").await, Renewed::Until(_)));
+        accepts.abort();
+        assert!(accepts.await.expect_err("it was aborted").is_cancelled());
+        let Renewed::Refused(failure) = lease.renew("active").await else {
+            panic!("it was not refused");
+        };
+        assert!(
+            failure.to_string().contains("the registry is full"),
+            "{failure}"
+        );
+        is_full.abort();
     }
 
     /// The others would not hear of it, and it would end for them.

@@ -36,7 +36,8 @@ use crate::tls::read_secret;
 
 /// Registers one worker at the cluster for as long as it runs.
 ///
-/// Waits until the worker answers /health and /v1/models, registers it, and renews its lease at any replica. At SIGTERM,
+/// Waits until the worker answers its health path and /v1/models (401 there is an answer, too: an engine with a key of
+/// its own, which the replicas have), registers it, and renews its lease at any replica. At SIGTERM,
 /// or when its terminal is closed (but under nohup), the worker gets nothing new, what it has in hand ends, it is taken out, and then the command is ended. If this
 /// program is killed, the lease expires: the worker gets no new prompts, and minutes later it leaves the ring.
 #[derive(clap::Args)]
@@ -76,6 +77,9 @@ pub struct RegisterArgs {
     /// File with the credential; read again at each renewal.
     #[arg(long, value_name = "FILE", conflicts_with = "credential")]
     credential_file: Option<PathBuf>,
+    /// Path that the worker answers with 2xx when it can serve, as in `health.path` of the replicas.
+    #[arg(long, value_name = "PATH", default_value = "/health")]
+    health_path: String,
     /// Print the worker's credential and end.
     #[arg(long)]
     show_credential: bool,
@@ -120,15 +124,12 @@ pub async fn register(args: RegisterArgs) -> Result<ExitCode, Failure> {
     args.description.check()?;
     let mut stop = Stop::new().map_err(|error| Failure::Refused(error.to_string()))?;
     let mut registration = Registration {
-        worker: Worker::new(&args.worker)?,
+        worker: Worker::new(&args.worker, &args.health_path)?,
         lease: Lease::new(&id, &args)?,
         drain: Duration::from_secs(args.drain),
     };
     let mut wrapped = Wrapped::start(&args.command)?;
-    if let Some(code) = registration.run(&mut stop, &mut wrapped).await {
-        return Ok(code);
-    }
-    registration.leave(&mut wrapped).await;
+    registration.run(&mut stop, &mut wrapped).await;
     Ok(wrapped.end().await)
 }
 
@@ -163,15 +164,12 @@ struct Registration {
 }
 
 impl Registration {
-    /// Keeps the worker registered until it is to end; its command's exit code if that ended first.
-    async fn run(&mut self, stop: &mut Stop, wrapped: &mut Wrapped) -> Option<ExitCode> {
+    /// Keeps the worker registered until it is to end, or its command has ended, and takes it out.
+    async fn run(&mut self, stop: &mut Stop, wrapped: &mut Wrapped) {
         loop {
             tokio::select! {
-                () = stop.asked() => return None,
-                code = wrapped.ended() => {
-                    self.release().await;
-                    return Some(code);
-                }
+                () = stop.asked() => return self.leave(wrapped).await,
+                () = wrapped.ended() => return self.release().await,
                 () = self.keep() => {}
             }
         }

@@ -25,7 +25,7 @@ fn registration(to: &str) -> Registration {
         panic!("not register");
     };
     Registration {
-        worker: Worker::new(&args.worker).expect("an address"),
+        worker: Worker::new(&args.worker, &args.health_path).expect("an address"),
         lease: Lease::new(&"w".parse().expect("an id"), &args).expect("addresses"),
         drain: Duration::from_secs(args.drain),
     }
@@ -94,4 +94,29 @@ async fn streams_at_a_worker_that_an_operator_removed_end_before_its_command() {
     assert_eq!(registration.lease.in_flight(), Some(0));
     idle.abort();
     busy.abort();
+}
+
+/// As an engine that crashes while it drains, and leaves the processes of its GPUs.
+#[tokio::test]
+async fn a_command_that_ends_meanwhile_keeps_its_exit_code_and_its_group_is_ended() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pid = folder.path().join("pid");
+    let script = format!(
+        "sleep 600 & echo $! > {0}.new; mv {0}.new {0}; exit 7",
+        pid.display()
+    );
+    let words = ["sh", "-c", &script].map(OsString::from);
+    let mut wrapped = Wrapped::start(&words).expect("a shell");
+    let ended = timeout(Duration::from_secs(60), async {
+        while !wrapped.has_ended() {
+            tokio::task::yield_now().await;
+        }
+    });
+    ended.await.expect("it ends");
+    assert_eq!(wrapped.end().await, ExitCode::from(7));
+    let left = std::fs::read_to_string(&pid).expect("written");
+    let left: i32 = left.trim().parse().expect("a number");
+    // Ended, and perhaps not yet taken leave of by whoever is its parent now.
+    let state = Process::new(left).and_then(|process| process.stat());
+    assert!(state.is_err() || state.is_ok_and(|stat| stat.state == 'Z'));
 }

@@ -212,9 +212,12 @@ impl Leases {
     pub async fn release(&self, id: &WorkerId) -> Result<(), LeaseError> {
         self.heard().forget(id);
         let source = self.source.clone();
-        self.parts.agent.remove_worker(id, source).await?;
-        self.count("released");
-        tracing::info!(worker = %id, "a worker took itself out");
+        let ack = self.parts.agent.remove_worker(id, source).await?;
+        // Of a lease that is not there, or has ended, there was nothing to take out.
+        if ack.written {
+            self.count("released");
+            tracing::info!(worker = %id, "a worker took itself out");
+        }
         Ok(())
     }
 
