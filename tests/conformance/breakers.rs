@@ -1,6 +1,6 @@
 //! Workers that fail, and workers that only refuse.
 
-use grapevine_testbed::fake_worker::{Fault, Rule, When};
+use grapevine_testbed::fake_worker::{Canned, Fault, Rule, When};
 use grapevine_tests::chat::{MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection};
@@ -98,10 +98,35 @@ fn at(path: &str, status: u16) -> Rule {
     }
 }
 
+/// A rule: requests for this path get the body.
+fn canned(path: &str, media_type: &str, body: &str) -> Rule {
+    let reply = Canned {
+        status: 200,
+        headers: vec![("content-type".to_owned(), media_type.to_owned())],
+        body: Some(body.to_owned()),
+        repeat: 1,
+        gzip: false,
+    };
+    Rule {
+        when: at(path, 200).when,
+        ..Rule::always(Fault {
+            reply: Some(reply),
+            ..Fault::default()
+        })
+    }
+}
+
 /// Tokenizes, which the worker's HTTP server does alone, and returns the status of the answer.
 async fn tokenize(house: &House, text: &str) -> u16 {
     let body = json!({ "model": MODEL, "prompt": text });
     let answer = http1::post(house.data(), "/tokenize", &body).await;
+    answer.head.status
+}
+
+/// Has a response computed later, which the worker's HTTP server takes, and returns the status of the answer.
+async fn queue(house: &House, text: &str) -> u16 {
+    let body = json!({ "model": MODEL, "input": text, "background": true });
+    let answer = http1::post(house.data(), "/v1/responses", &body).await;
     answer.head.status
 }
 
@@ -114,17 +139,19 @@ async fn what_no_engine_computes_speaks_neither_for_nor_against_a_worker() {
     let (worker, url) = (&house.workers[0], house.workers[0].url());
     let admin = house.cluster.replicas[0].admin();
     let breaker = async || admin.worker(&url).await.breaker;
-    worker
-        .add_rule(at("/tokenize", 500))
-        .expect("there is room");
+    for path in ["/tokenize", "/v1/responses"] {
+        worker.add_rule(at(path, 500)).expect("there is room");
+    }
     for number in 0..20 {
         assert_eq!(tokenize(&house, &format!("fails {number}")).await, 500);
+        assert_eq!(queue(&house, &format!("fails {number}")).await, 500);
     }
     assert_eq!(breaker().await, "closed", "its engine was not asked");
     worker.clear_rules();
     worker.add_rule(at(CHATS, 500)).expect("there is room");
     for number in 0..5 {
         assert_eq!(tokenize(&house, &format!("between {number}")).await, 200);
+        assert_eq!(queue(&house, &format!("between {number}")).await, 200);
         assert_eq!(ask(&house, &format!("question {number}")).await, 500);
     }
     assert_ne!(breaker().await, "closed", "its engine fails everything");
@@ -135,6 +162,7 @@ async fn what_no_engine_computes_speaks_neither_for_nor_against_a_worker() {
     .await;
     for number in 0..5 {
         assert_eq!(tokenize(&house, &format!("trial {number}")).await, 200);
+        assert_eq!(queue(&house, &format!("trial {number}")).await, 200);
     }
     assert_eq!(breaker().await, "half_open", "its engine has shown nothing");
     worker.clear_rules();
@@ -155,6 +183,13 @@ async fn what_no_engine_computes_does_not_end_a_stall() {
     let (worker, url) = (&house.workers[0], house.workers[0].url());
     let admin = house.cluster.replicas[0].admin();
     worker.freeze(true);
+    // As vLLM takes one: its engine is not asked for the answer.
+    let taken = canned(
+        "/v1/responses",
+        "application/json",
+        r#"{"id":"resp_1","status":"queued"}"#,
+    );
+    worker.add_rule(taken).expect("there is room");
     assert_eq!(ask_for_stream(&house, "frozen").await, 504);
     assert_eq!(admin.worker(&url).await.verdict, "stalled");
     eventually(LIMIT, "clients may try it", async || {
@@ -164,12 +199,34 @@ async fn what_no_engine_computes_does_not_end_a_stall() {
     .await;
     for number in 0..5 {
         assert_eq!(tokenize(&house, &format!("text {number}")).await, 200);
+        assert_eq!(queue(&house, &format!("text {number}")).await, 200);
     }
     let found = admin.worker(&url).await;
     assert_eq!((&*found.verdict, &*found.breaker), ("stalled", "half_open"));
     worker.freeze(false);
     assert_eq!(ask_for_stream(&house, "thawed").await, 200);
     assert_eq!(admin.worker(&url).await.verdict, "good");
+    house.close().await;
+}
+
+/// vLLM replays the events of a background response that has failed, as often as it is asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_response_that_is_read_again_is_no_failure_of_its_worker() {
+    let house = House::of(Plan::default(), vec![quick()]).await;
+    let (worker, url) = (&house.workers[0], house.workers[0].url());
+    let admin = house.cluster.replicas[0].admin();
+    let path = "/v1/responses/resp_1";
+    let failed = r#"{"type":"response.failed","response":{"id":"resp_1","status":"failed"}}"#;
+    let replayed = format!("event: response.failed\ndata: {failed}\n\n");
+    let replayed = canned(path, "text/event-stream", &replayed);
+    worker.add_rule(replayed).expect("there is room");
+    for _ in 0..20 {
+        let answer = http1::get(house.data(), &format!("{path}?stream=true")).await;
+        assert_eq!(answer.head.status, 200);
+        assert!(answer.text().contains("response.failed"));
+    }
+    assert_eq!(admin.worker(&url).await.breaker, "closed");
+    assert_eq!(ask(&house, "and a question").await, 200);
     house.close().await;
 }
 

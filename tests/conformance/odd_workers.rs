@@ -347,6 +347,16 @@ async fn a_web_page_in_place_of_an_answer_counts_as_a_failure() {
     })
     .await;
     assert!(line.contains(&house.workers[0].url()), "{line}");
+    // Nor is it a sign that the engine works: its breaker opens.
+    let breaker = async || {
+        let admin = replica.admin();
+        admin.worker(&house.workers[0].url()).await.breaker
+    };
+    assert_eq!(breaker().await, "closed");
+    for _ in 0..3 {
+        http1::post(house.data(), CHATS, &chat("well?", 1)).await;
+    }
+    assert_eq!(breaker().await, "open");
 }
 
 /// Bytes that a worker sends after the end of its answer reach no client, least of all with the next request.
@@ -488,6 +498,31 @@ async fn a_stream_that_ends_without_its_mark_is_incomplete_and_harms_nobody() {
     let incomplete = metrics.sum("grapevine_requests_total", "outcome=\"incomplete\"");
     assert_eq!(incomplete, 3.0);
     house.close().await;
+}
+
+/// Without chunks and without a length the end of a worker is the end of its answer: only the last event tells them apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_ends_with_its_connection_is_whole_if_it_has_its_last_event() {
+    const BEGUN: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n\
+                         data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
+    for (last, expected) in [
+        ("", Some("upstream_broke")),
+        ("data: {\"choices\":[{\"ind", Some("upstream_broke")),
+        ("data: [DONE]\n\n", None),
+        ("data: [DONE]", None),
+    ] {
+        let bytes = format!("{BEGUN}{last}");
+        let (url, _serving) = breaking_worker(bytes.into_bytes()).await;
+        let plan = Plan::default().worker(&url, &[MODEL]);
+        let plan = plan.set("health.interval", "\"1h\"");
+        let house = House::with(plan, Vec::new()).await;
+        let answer = http1::post(house.data(), CHATS, &streamed("well?", 1)).await;
+        let text = answer.text();
+        assert!(text.contains("\"content\":\"a\""), "{text}");
+        let broke = text.contains("upstream_broke").then_some("upstream_broke");
+        assert_eq!(broke, expected, "{last:?}: {text}");
+        assert_eq!(text.contains("[DONE]"), expected.is_none(), "{text}");
+    }
 }
 
 /// A worker behind a gateway whose connection ends with its first byte: nothing was shown, so another one has the request.

@@ -57,6 +57,8 @@ pub struct BodyView<'a> {
     pub tools: Option<&'a RawValue>,
     /// `stream`, as loosely as vLLM reads it.
     pub stream: bool,
+    /// `background`.
+    pub background: bool,
     /// `previous_response_id`.
     pub previous_response: Option<Text<'a>>,
     /// `session_params.session_id`.
@@ -140,6 +142,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
                 "tools" => once(&mut view.tools, map.next_value()?, "tools")?,
                 "system" => once(&mut view.system, map.next_value()?, "system")?,
                 "stream" => view.stream = is_true(map.next_value::<&RawValue>()?.get()),
+                "background" => view.background = is_true(map.next_value::<&RawValue>()?.get()),
                 "instructions" => {
                     let instructions = text_or_none(&mut map)?;
                     once(&mut view.instructions, instructions, "instructions")?;

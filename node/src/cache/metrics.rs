@@ -33,7 +33,7 @@ impl CacheMetrics {
         for result in Fate::ALL.map(Fate::as_str) {
             drop(self.answers.get_or_create(&ResultLabels { result }));
         }
-        for reason in ["size", "expired", "replaced"] {
+        for reason in ["size", "tenant_share", "expired", "replaced"] {
             drop(self.evicted.get_or_create(&ReasonLabels { reason }));
         }
     }

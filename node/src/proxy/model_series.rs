@@ -126,7 +126,9 @@ impl ModelSeries {
     fn of(&self, endpoint: Endpoint) -> &EndpointSeries {
         self.endpoints[endpoint as usize].get_or_init(|| {
             for outcome in Outcome::ALL {
-                for class in outcome.usual_classes() {
+                // A session's answer switches protocols.
+                let switches = (endpoint == Endpoint::Realtime).then_some(&1);
+                for class in outcome.usual_classes().iter().chain(switches) {
                     drop(self.counter(endpoint, outcome, *class));
                 }
             }

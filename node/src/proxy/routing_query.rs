@@ -52,6 +52,8 @@ pub struct RoutingQuery {
     pub key: Key,
     /// The client asked for a stream.
     pub stream: bool,
+    /// It asked for a response that is computed later: a worker's HTTP server answers, before its engine has begun.
+    pub queued: bool,
     /// The response that it is about, which one worker holds.
     pub response: Option<String>,
     /// The only worker that can answer: the one that holds the response.
@@ -118,6 +120,7 @@ impl RoutingQuery {
             alias: asked_model.as_ref().and(read.model_at),
             asked_model,
             stream: view.stream,
+            queued: endpoint == Endpoint::Responses && view.background && !view.stream,
             pool,
         })
     }

@@ -86,6 +86,11 @@ impl InFlight {
         }
     }
 
+    /// Whether its end shows how its worker's engine is.
+    pub fn is_judged(&self) -> bool {
+        self.judged
+    }
+
     /// It is sent now, and may wait so long for what this worker alone gives.
     pub fn waits(&mut self, silence: Duration) {
         self.silence = Some((Instant::now(), silence));

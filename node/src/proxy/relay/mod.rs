@@ -80,6 +80,8 @@ pub struct Relay {
     /// What its first event will show, while it has not come.
     first: Option<First>,
     body: AnswerBody,
+    /// It ends with its connection, and so does a stream whose worker dies.
+    is_until_close: bool,
     connection: Option<Connection>,
     in_flight: InFlight,
     gone: Gone,
@@ -117,6 +119,7 @@ impl Relay {
         let relay = Self {
             held: Some(begun.held).filter(|held| !held.is_empty()),
             first: None,
+            is_until_close: begun.body.is_until_close(),
             body: begun.body,
             connection: Some(begun.connection),
             in_flight,
@@ -209,6 +212,9 @@ impl Relay {
                         None => data,
                     }
                 }
+                Poll::Ready(None) if self.is_cut_short() => {
+                    return Poll::Ready(self.broke(Outcome::WorkerBroke));
+                }
                 Poll::Ready(None) => {
                     let rest = self.pass_rest();
                     self.finish();
@@ -293,7 +299,7 @@ impl Relay {
     /// The worker says that it failed. That its engine is dead is known from here on: what comes to it later did not end
     /// it.
     fn notes_engine(&self, said: &[u8]) {
-        if says_engine_dead(said) {
+        if self.in_flight.is_judged() && says_engine_dead(said) {
             let worker = self.in_flight.worker();
             worker.engine_dead_since.begin(Instant::now());
         }
@@ -380,6 +386,20 @@ impl Relay {
             Some(cutoff) => cutoff.poll(cx),
             None => Poll::Pending,
         }
+    }
+
+    /// A stream of an engine's events ended without its last one, where nothing else shows that it is whole.
+    fn is_cut_short(&mut self) -> bool {
+        // Its last line may lack its end.
+        if let Some(scan) = self.scan.as_mut().filter(|scan| scan.is_mid_event()) {
+            scan.read(b"\n");
+        }
+        let lacks_end = |scan: &Scan| !scan.done && !scan.error;
+        let is_good = self.record.status.is_none_or(|status| status.is_success());
+        self.is_until_close
+            && self.silence.of_engine
+            && is_good
+            && self.scan.as_ref().is_some_and(lacks_end)
     }
 
     /// The worker's answer ended well-formed.
@@ -490,6 +510,8 @@ impl Relay {
     /// The worker has nothing more to do with the request; its health is sent how that came.
     fn part(&mut self, outcome: Outcome) {
         let verdict = match outcome {
+            // A stored response that had failed is read again.
+            Outcome::WorkerError if !self.in_flight.is_judged() => AttemptOutcome::Neutral,
             // Its worker gives what it has: nothing of its engine was waited for.
             Outcome::WorkerStalled if !self.silence.of_engine => AttemptOutcome::Neutral,
             Outcome::WorkerStalled => {

@@ -203,6 +203,11 @@ impl Asked {
         self.endpoint != Endpoint::Response
     }
 
+    /// A good answer is an engine's work, for this request.
+    pub(in crate::proxy) fn is_of_engine(&self) -> bool {
+        self.endpoint.traits().computes && !self.query.queued
+    }
+
     /// Its endpoint.
     pub(in crate::proxy) fn endpoint(&self) -> Endpoint {
         self.endpoint
@@ -338,7 +343,8 @@ impl Asked {
         tried: &mut Vec<usize>,
     ) -> Result<(Box<Placed>, Option<RecordedPlacement>), NoWorker> {
         let other_ranks = self.other_ranks(pool);
-        let begin = match (self.computes(), self.endpoint.is_judged()) {
+        let is_judged = self.endpoint.is_judged() && !self.query.queued;
+        let begin = match (self.computes(), is_judged) {
             (true, true) => InFlight::begin,
             (true, false) => InFlight::begin_unjudged,
             (false, _) => InFlight::begin_weightless,

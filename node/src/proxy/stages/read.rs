@@ -224,9 +224,11 @@ impl Read {
         let sent = query.body_of(body.bytes.clone());
         let explained = head.headers.contains_key(headers::EXPLAIN);
         let outgoing = Outgoing {
-            repeatable: endpoint.traits().repeatable || head.method == Method::GET,
+            // One that is computed later would be computed twice, for a client that knows of one.
+            repeatable: (endpoint.traits().repeatable && !query.queued)
+                || head.method == Method::GET,
             stream: query.stream,
-            one_value: endpoint.traits().computes,
+            one_value: endpoint.traits().computes && !query.queued,
             ..outgoing(head, sent, record.request_id(), key.is_some())
         };
         Ok(Box::new(Asked {

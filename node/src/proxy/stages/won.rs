@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use grapevine_gossip::worker::WorkerId;
-use grapevine_placement::Decision;
+use grapevine_placement::{AttemptOutcome, Decision};
 use http::{Response, StatusCode, header};
 
 use super::asked::Asked;
@@ -52,7 +52,7 @@ impl Won {
         warm_ups: &WarmUps,
     ) -> Self {
         if sent.answer.status().is_success() {
-            if asked.endpoint.traits().computes {
+            if asked.is_of_engine() && !sent.answer.is_web_page() {
                 // Its HTTP server alone would go on counting tokens and refusing what is wrong.
                 sent.placed.worker().engine_dead_since.clear();
             }
@@ -106,12 +106,16 @@ impl Won {
         if answer.status().is_client_error() {
             record.computed_nothing();
         }
+        let is_good = self.asked.is_of_engine() && answer.status().is_success();
+        let is_web_page = is_good && answer.is_web_page();
         let mut first = Some(First {
-            computed: self.asked.endpoint.traits().computes && answer.status().is_success(),
+            computed: is_good && !is_web_page,
             streams: matches!(answer, Answer::Begun(begun) if begun.is_good_stream()),
         });
-        if first.as_ref().is_some_and(|first| first.computed) && answer.is_web_page() {
+        if is_web_page {
             dispatch.got_web_page(in_flight.worker());
+            // No engine sends one, and a quick one would make this worker the fastest.
+            in_flight.end(AttemptOutcome::Failure);
         }
         // Of events that nobody asked for nothing but the head is there, and of a long first event not its end.
         let is_unjudged = matches!(answer, Answer::Begun(begun) if !begun.judged);
@@ -145,7 +149,7 @@ impl Won {
                     worker_bad: timeouts.worker_bad,
                     worker_gone: timeouts.worker_gone,
                     deadline: self.asked.deadline,
-                    of_engine: self.asked.endpoint.traits().computes,
+                    of_engine: self.asked.is_of_engine(),
                 };
                 let on_break = if self.asked.failover && begun.is_good_stream() {
                     let worker = in_flight.worker().id.clone();

@@ -153,6 +153,11 @@ impl AnswerBody {
         }
     }
 
+    /// Its end is that of its connection, as in HTTP/1.0: nobody can tell it from the end of its worker.
+    pub fn is_until_close(&self) -> bool {
+        matches!(self, Self::Http1(body) if body.is_until_close())
+    }
+
     /// Bytes that are still to come, where the head says it.
     pub fn length(&self) -> Option<u64> {
         match self {

@@ -81,6 +81,11 @@ impl AnswerBody {
         matches!(self.rest, Rest::Nothing)
     }
 
+    /// It ends with its connection.
+    pub fn is_until_close(&self) -> bool {
+        matches!(self.rest, Rest::UntilClose)
+    }
+
     /// Bytes that are still to come, where that is known.
     pub fn length(&self) -> Option<u64> {
         match self.rest {
