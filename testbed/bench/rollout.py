@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A rollout under load: every worker is replaced, each new one before the old one ends, found by a file, DNS, Kubernetes or leases.
 
-    rollout.py --grapevine BINARY [--sources file dns kubernetes lease] [--workers 12] [--rate 40] [--pause 3] [--json FILE]
+    rollout.py --grapevine BINARY [--sources file dns kubernetes lease] [--workers 12] [--rate 40] [--pause 2] [--json FILE]
 
 Three replicas serve tenants with system prompts of their own. One after the other, a new worker is started, added to the
 source, and when every replica uses it the old one is taken out of the source and ends when it has nothing in hand. For

@@ -285,19 +285,26 @@ pub fn worker_path(id: &str) -> String {
     format!("/workers/{}", id.replace(':', "%3A").replace('/', "%2F"))
 }
 
+/// Where every metric stands.
+const DOCUMENTED: &str = include_str!("../../docs/metrics.md");
+
 /// Metrics as text.
 #[derive(Debug, Clone)]
 pub struct Metrics(String);
 
 impl Metrics {
-    /// Every series of a metric: its labels as written, and its value. Panics if there is none.
+    /// Every series of a metric: its labels as written, and its value. Panics if there is no such metric: neither shown here
+    /// nor in the documents, which have those too of which nothing was counted yet.
     pub fn series(&self, name: &str) -> Vec<(&str, f64)> {
         let suffix = ["_total", "_count", "_sum"].into_iter();
         let base = suffix.fold(name, |name, suffix| name.trim_end_matches(suffix));
-        let known = self
-            .0
-            .lines()
-            .any(|line| line.starts_with("# TYPE") && line.contains(base));
+        let types = self.0.lines();
+        let types = types.filter_map(|line| line.strip_prefix("# TYPE "));
+        let mut types = types.filter_map(|rest| rest.split(' ').next());
+        let known = types.any(|known| known == name || known == base)
+            || [name, base]
+                .map(|name| DOCUMENTED.contains(&format!("`{name}`")))
+                .contains(&true);
         assert!(known, "no metric {name} in:\n{}", self.0);
         let lines = self.0.lines().filter_map(|line| line.strip_prefix(name));
         lines

@@ -2,7 +2,7 @@
 //!
 //! Needs root, because packet filters are set in the containers' network namespaces. Needs Linux, because
 //! containers are reached at their own addresses, which change when they start again. It attaches to a running
-//! testbed and leaves it as it was. [`ComposeFleet::stop`] looks at the state of the containers, not at a list
+//! testbed, and leaves it as `docker-compose up` made it, with the containers that ran. [`ComposeFleet::stop`] looks at the state of the containers, not at a list
 //! of faults, so a run also repairs what an earlier, killed run has left.
 
 mod control;
