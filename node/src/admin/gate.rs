@@ -58,7 +58,7 @@ pub(super) enum GateRefusal {
     Host,
     /// The body is what a form can send.
     #[error(
-        "send the body as `Content-Type: application/json`: what a form can send is not accepted"
+        "send the body as `Content-Type: application/json` (or `application/merge-patch+json`): what a form can send is not accepted"
     )]
     ContentType,
 }
@@ -175,7 +175,10 @@ pub(super) fn check_body(
     if method.is_safe() || (!has_body && !headers.contains_key(CONTENT_TYPE)) {
         return Ok(());
     }
-    check_type(headers, "application/json")
+    check_type(
+        headers,
+        &["application/json", "application/merge-patch+json"],
+    )
 }
 
 /// Refuses a form that is not of the page of this port: where it comes from has to be said, and
@@ -184,13 +187,16 @@ pub(super) fn check_form(headers: &HeaderMap) -> Result<(), GateRefusal> {
     if !headers.contains_key(ORIGIN) {
         return Err(GateRefusal::NoOrigin);
     }
-    check_type(headers, "application/x-www-form-urlencoded")
+    check_type(headers, &["application/x-www-form-urlencoded"])
 }
 
-fn check_type(headers: &HeaderMap, wanted: &str) -> Result<(), GateRefusal> {
+fn check_type(headers: &HeaderMap, wanted: &[&str]) -> Result<(), GateRefusal> {
     let kind = only(headers, &CONTENT_TYPE).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
-    match kind.eq_ignore_ascii_case(wanted) {
+    match wanted
+        .iter()
+        .any(|wanted| kind.eq_ignore_ascii_case(wanted))
+    {
         true => Ok(()),
         false => Err(GateRefusal::ContentType),
     }
@@ -432,6 +438,12 @@ mod tests {
             assert_eq!(found.is_ok(), expected, "{method} {kind:?} {has_body}");
         };
         check(Method::POST, Some("application/json"), true, true);
+        check(
+            Method::PATCH,
+            Some("application/merge-patch+json"),
+            true,
+            true,
+        );
         check(
             Method::PATCH,
             Some("Application/JSON; charset=utf-8"),

@@ -268,6 +268,13 @@ impl Endpoint {
         Err(ApiError::method_not_allowed(method, &allowed))
     }
 
+    /// The path by which this one is served, with names in place of what differs (`/v1/responses/{id}`); none for a path
+    /// that was opened.
+    pub fn route(path: &str) -> Option<&'static str> {
+        let served = ROWS.iter().find(|row| row.is_at(path));
+        served.map(|Row(route, ..)| *route)
+    }
+
     /// What all its requests have in common.
     pub const fn traits(self) -> Traits {
         use Form::{Any, Json, Multipart, Nothing};
@@ -347,6 +354,20 @@ mod tests {
         let opened =
             ["GET /version", "POST /custom/*"].map(|text| OpenPath::new(text).expect(text));
         Endpoint::of(&method, path, &opened)
+    }
+
+    #[test]
+    fn a_route_names_no_client() {
+        for (path, route) in [
+            (
+                "/v1/responses/resp_1/cancel",
+                Some("/v1/responses/{id}/cancel"),
+            ),
+            ("/tokenize", Some("/tokenize")),
+            ("/custom/a", None),
+        ] {
+            assert_eq!(Endpoint::route(path), route, "{path}");
+        }
     }
 
     #[test]

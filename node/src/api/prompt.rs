@@ -20,28 +20,54 @@ pub enum Prompt<'a> {
     Raw(&'a str),
 }
 
+/// Prompts of one request that are read one by one; more than any batch has that a worker is to embed at once.
+pub(super) const BATCH_MAX: usize = 16 * 1024;
+
 /// Several prompts as JSON, read one at a time: a list of many short ones costs no memory.
 #[derive(Debug)]
 pub struct Batch<'a>(&'a str);
 
 impl<'a> Batch<'a> {
-    /// Each prompt in its order: a text, token ids, or what else is there as JSON. Never a batch in a batch.
+    /// Each prompt in its order: a text, token ids, or what else is there as JSON. Never a batch in a batch. What is behind
+    /// the first [`BATCH_MAX`] comes as one piece: each one costs more than its bytes do, on a thread that serves others.
     pub fn for_each(&self, mut see: impl FnMut(Prompt<'a>)) {
-        for_each_element(self.0, |prompt| see(Prompt::one(prompt.get())));
+        let (json, mut seen) = (self.0, 0);
+        for_each_element_while(json, |prompt| {
+            let prompt = prompt.get();
+            seen += 1;
+            if seen <= BATCH_MAX {
+                see(Prompt::one(prompt));
+                return true;
+            }
+            // It borrows from the list, so the distance of their beginnings is its place.
+            let at = prompt.as_ptr() as usize - json.as_ptr() as usize;
+            see(Prompt::Raw(&json[at..]));
+            false
+        });
     }
 }
 
 /// Each element of a JSON list as it stands; of anything else, none.
-pub fn for_each_element<'a>(json: &'a str, see: impl FnMut(&'a RawValue)) {
+pub fn for_each_element<'a>(json: &'a str, mut see: impl FnMut(&'a RawValue)) {
+    for_each_element_while(json, |element| {
+        see(element);
+        true
+    });
+}
+
+/// The same, until one says that it is enough.
+fn for_each_element_while<'a>(json: &'a str, see: impl FnMut(&'a RawValue) -> bool) {
     struct Each<F>(F);
-    impl<'de, F: FnMut(&'de RawValue)> Visitor<'de> for Each<F> {
+    impl<'de, F: FnMut(&'de RawValue) -> bool> Visitor<'de> for Each<F> {
         type Value = ();
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("a list")
         }
         fn visit_seq<S: SeqAccess<'de>>(mut self, mut seq: S) -> Result<(), S::Error> {
             while let Some(element) = seq.next_element::<&'de RawValue>()? {
-                (self.0)(element);
+                if !(self.0)(element) {
+                    break;
+                }
             }
             Ok(())
         }

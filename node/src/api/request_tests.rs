@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::message::{ELEMENTS_MAX, PARTS_MAX};
+use super::super::prompt::BATCH_MAX;
 use std::borrow::Cow;
 
 use super::*;
@@ -112,6 +113,13 @@ fn prompt_forms() {
         batch(br#"{"model":"m","prompt":[[1], [2,3],[["x"]]]}"#),
         ["Tokens([1])", "Tokens([2, 3])", r#"Raw("[[\"x\"]]")"#]
     );
+    // Behind as many as any worker takes at once, the rest is one piece.
+    let many = |count: usize| format!(r#"{{"prompt":[{}"b"]}}"#, r#""a", "#.repeat(count));
+    let (all, more) = (many(BATCH_MAX - 1), many(BATCH_MAX + 1));
+    assert_eq!(batch(all.as_bytes()).len(), BATCH_MAX);
+    let seen = batch(more.as_bytes());
+    assert_eq!(seen.len(), BATCH_MAX + 1);
+    assert_eq!(seen[BATCH_MAX], r#"Raw("\"a\", \"b\"]")"#);
     assert!(matches!(
         prompt(br#"{"model":"m","prompt":{"odd":1}}"#),
         Prompt::Raw(_)

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use self::base::Base;
 pub(crate) use self::certificates::reach_parts;
@@ -42,7 +42,7 @@ use crate::config::{Config, Layers};
 use crate::logging;
 use crate::reload::Readings;
 use crate::service_manager::ServiceManager;
-use crate::shutdown::{Shutdown, ShutdownLimits};
+use crate::shutdown::{Shutdown, ShutdownLimits, Signal};
 use crate::standing::Standing;
 
 /// Runs a replica until it is asked to end, and returns how it ended.
@@ -59,13 +59,27 @@ pub async fn run(
     origin: Layers,
     mut manager: ServiceManager,
 ) -> anyhow::Result<ExitCode> {
+    // First: as the first process of a container this one would not hear a signal that it does not wait for.
+    let shutdown = Shutdown::new();
+    let mut signals = shutdown.signals().context("cannot listen for signals")?;
     let listeners = bind(&config, manager.take_data_port())?;
     let replica = config.replica_id().to_string();
     let metrics = AllMetrics::new();
     let collectors = Collectors::of(&config, &origin, &replica, &metrics)?;
-    let gossip = start_gossip(&config, &replica, &listeners, metrics).await?;
+    // It may wait for a name server.
+    let gossip = tokio::select! {
+        Some(signal) = signals.recv() => {
+            tracing::info!(%signal, "ended before it had started");
+            return Ok(ExitCode::SUCCESS);
+        }
+        gossip = start_gossip(&config, &replica, &listeners, metrics) => gossip?,
+    };
     let agent = Arc::clone(&gossip.agent);
-    let ended = run_known(config, origin, manager, listeners, collectors, gossip).await;
+    let until = (shutdown, signals);
+    let ended = run_known(
+        config, origin, manager, listeners, collectors, gossip, until,
+    )
+    .await;
     if ended.is_err() {
         // Without a word, they would take it for one that died.
         agent.shutdown().await;
@@ -81,11 +95,10 @@ async fn run_known(
     listeners: Listeners,
     mut collectors: Collectors,
     gossip: Gossip,
+    (shutdown, signals): (Shutdown, mpsc::Receiver<Signal>),
 ) -> anyhow::Result<ExitCode> {
     let replica = config.replica_id().to_string();
-    let shutdown = Shutdown::new();
     let standing = Standing::new(shutdown.background().clone());
-    let signals = shutdown.signals().context("cannot listen for signals")?;
     let hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
     let changes = Changes::default();
     let base = Base {

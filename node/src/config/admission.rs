@@ -78,7 +78,7 @@ section! {
         tenant: Option<String> = None;
         /// Class of its requests that name none, and the most urgent class that they may claim.
         priority: Priority = Priority::Normal;
-        /// Names of models that it may ask for, as clients write them. Empty: all.
+        /// Names of models that it may ask for, as clients write them. Unset: all; an empty list is refused.
         ///
         /// With some, every request must name one of them.
         models: Vec<String> = Vec::new();
@@ -308,6 +308,13 @@ fn check(tables: &[SectionValues], keys: &[KeyConfig], problems: &mut Vec<Proble
                 "another key has the same hash".to_owned(),
             );
         }
+        // A list whose last model was taken out would open all of them.
+        if let Some(origin) = table.origin_of("models")
+            && key.models.is_empty()
+        {
+            let what = "the list is empty: name the models that the key may ask for, or leave `models` out for all of them";
+            refuse(origin, "key.models", what.to_owned());
+        }
         if let (Some(origin), Some(tenant)) = (table.origin_of("tenant"), &key.tenant)
             && let Err(what) = check_tenant(tenant)
         {
@@ -401,6 +408,10 @@ mod tests {
             (
                 good("a", 'a') + "tenant = \"two words\"\n",
                 "keys.toml:4:10: key.tenant: expected 1 to 128 visible ASCII characters",
+            ),
+            (
+                good("a", 'a') + "models = []\n",
+                "keys.toml:4:10: key.models: the list is empty: name the models that the key may ask for, or leave `models` out for all of them",
             ),
             (
                 good("a", 'a') + "weigth = 2\n",

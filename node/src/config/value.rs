@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use grapevine_discovery::dns::DnsName;
 use grapevine_discovery::file::PathPattern;
-use grapevine_gossip::worker::{Labels, Role, WorkerUrl};
+use grapevine_gossip::worker::{Labels, Role, WorkerError, WorkerUrl};
 use grapevine_placement::{HashAlgorithm, HashBound, Policy, Ratio, Target};
 use grapevine_transfer::Connector;
 use http::{HeaderName, Method};
@@ -57,8 +57,6 @@ texts! {
         Name::new, Name::to_string;
     HostPort, "HOST:PORT", "an address with its port, such as \"10.0.0.5:30002\" or \"router-2:30002\"",
         HostPort::new, HostPort::to_string;
-    WorkerUrl, "URL", "an address such as \"http://10.0.0.5:8000\"",
-        |text| text.parse().ok(), WorkerUrl::to_string;
     AllowedHost, "HOST", "a network such as \"10.0.0.0/8\", an address, a host, or \"*.domain\"",
         AllowedHost::new, AllowedHost::to_string;
     IpNet, "NETWORK", "an address or a network such as \"10.0.0.5\" or \"10.0.0.0/8\"",
@@ -80,6 +78,23 @@ texts! {
         parse_hash_bound, show_hash_bound;
     Level, "LEVEL", "one of trace, debug, info, warn, error", parse_level, show_level;
     String, "TEXT", "a text", |text| Some(text.to_owned()), String::clone;
+}
+
+impl Setting for WorkerUrl {
+    const VALUE_NAME: &'static str = "URL";
+
+    fn parse(value: &Value) -> Result<Self, String> {
+        let expected = mismatch("an address such as \"http://10.0.0.5:8000\"", value);
+        match value.text().map(str::parse) {
+            Some(Ok(url)) => Ok(url),
+            Some(Err(WorkerError::Url { why, .. })) => Err(format!("{expected}: {why}")),
+            Some(Err(_)) | None => Err(expected),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(format!("{:?}", self.to_string()))
+    }
 }
 
 fn parse_hash_bound(text: &str) -> Option<HashBound> {

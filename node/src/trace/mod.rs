@@ -81,8 +81,9 @@ impl Tracing {
     pub fn request(self: &Arc<Self>, head: &Parts, endpoint: Endpoint) -> Box<RequestTrace> {
         let parent = self.parent(&head.headers);
         let method = head.method.as_str().to_owned();
-        // The path of an unknown endpoint may be anything: no name for a span.
-        let name = match route(endpoint) {
+        // What is behind an opened path may be anything: no name for a span.
+        let route = Endpoint::route(head.uri.path());
+        let name = match route {
             Some(route) => format!("{method} {route}"),
             None => method.clone(),
         };
@@ -91,7 +92,7 @@ impl Tracing {
             KeyValue::new("url.path", head.uri.path().to_owned()),
             KeyValue::new("network.protocol.version", version(head.version)),
         ];
-        if let Some(route) = route(endpoint) {
+        if let Some(route) = route {
             attributes.push(KeyValue::new("http.route", route));
         }
         if let Some(operation) = operation(endpoint) {
@@ -138,17 +139,6 @@ impl Extractor for Parent<'_> {
 
     fn keys(&self) -> Vec<&str> {
         self.0.keys()
-    }
-}
-
-fn route(endpoint: Endpoint) -> Option<&'static str> {
-    match endpoint {
-        Endpoint::Chat => Some("/v1/chat/completions"),
-        Endpoint::Completions => Some("/v1/completions"),
-        Endpoint::Embeddings => Some("/v1/embeddings"),
-        Endpoint::Responses => Some("/v1/responses"),
-        Endpoint::Messages => Some("/v1/messages"),
-        _ => None,
     }
 }
 

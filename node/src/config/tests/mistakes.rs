@@ -178,7 +178,14 @@ fn mistakes_are_named_with_place_and_remedy() {
         "[workers]\nurls = [\"10.0.0.5:8000\"]",
         &[
             "g.toml:2:8: workers.urls: expected an address such as \"http://10.0.0.5:8000\", found \
-           \"10.0.0.5:8000\"",
+           \"10.0.0.5:8000\": it has no scheme; write http://host:port or https://host:port",
+        ],
+    );
+    check(
+        "[workers]\nurls = [\"http://w:8000/v1\"]",
+        &[
+            "g.toml:2:8: workers.urls: expected an address such as \"http://10.0.0.5:8000\", found \
+           \"http://w:8000/v1\": it ends in /v1, which every request brings itself; leave that out",
         ],
     );
     check(
