@@ -12,7 +12,7 @@
 //! | 3 | a worker that no seeing replica sees takes no new prompts at once, and is removed after a hold | `what_nobody_sees_is_drained_then_removed` |
 //! | 4 | one that returns within the hold keeps its place on the ring | `a_return_within_the_hold_removes_nothing` |
 //! | 5 | while one seeing replica still sees it, it stays; the majority decides after a longer time | `one_that_still_sees_it_holds_it_for_a_while` |
-//! | 6 | what was removed returns if it appears anew, or if most still see it | `a_stale_picture_brings_nothing_back` |
+//! | 6 | what was removed returns if it appears anew, or if most still see it | `a_stale_picture_brings_nothing_back`; `rule/stale_tests.rs` |
 //! | 7 | a picture that became empty is believed later | `an_empty_picture_is_believed_late` |
 //! | 8 | of two descriptions the newer one stands at once, and the more frequent one in the end | `the_newer_description_stands`, `no_war_over_descriptions` |
 //! | 9 | readiness changes the state of a worker, never the set | `readiness_moves_no_ring` |

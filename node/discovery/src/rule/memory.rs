@@ -77,6 +77,7 @@ impl Memory {
             }
         }
         let step = self.step;
+        let removed = None;
         self.sides.retain(|id, sides| {
             let found = picture.get(id);
             if let Some(found) = found
@@ -92,7 +93,10 @@ impl Memory {
                     at: step,
                 };
             }
-            let entry = entries.get(id);
+            // The registry forgets a removal after a day, and sooner where there are many. A worker that is seen all that
+            // time is none that appears.
+            let is_forgotten = seen.is_some() && sides.registry.last.is_some();
+            let entry = entries.get(id).or(is_forgotten.then_some(&removed));
             if sides.registry.last.as_ref() != entry {
                 sides.registry = Change {
                     last: entry.cloned(),
@@ -103,6 +107,12 @@ impl Memory {
         });
         let sides = &self.sides;
         self.waits.retain(|id, _| sides.contains_key(id));
+    }
+
+    /// Whether this worker was removed, for all that is remembered here. The registry may know nothing of it any more.
+    pub(super) fn is_removed(&self, id: &WorkerId) -> bool {
+        let sides = self.sides.get(id);
+        sides.is_some_and(|sides| matches!(sides.registry.last, Some(None)))
     }
 
     /// Whether the picture of this worker changed after the registry did.

@@ -8,6 +8,8 @@
 mod cut_tests;
 mod memory;
 mod others;
+#[cfg(test)]
+mod stale_tests;
 mod statement;
 #[cfg(test)]
 mod tests;
@@ -230,8 +232,10 @@ impl Rule {
         match (scene.picture.get(id), entry) {
             // It may never become ready, and a place on the ring takes keys from others.
             (Some(found), None | Some(None)) if !found.is_ready() => self.settled(id),
-            (Some(found), None) => (None, self.add(scene, id, found)),
-            (Some(found), Some(None)) => self.bring_back(scene, id, found),
+            (Some(found), None) if !self.memory.is_removed(id) => {
+                (None, self.add(scene, id, found))
+            }
+            (Some(found), None | Some(None)) => self.bring_back(scene, id, found),
             (Some(found), Some(Some(known))) => self.describe(scene, id, found, known),
             (None, Some(Some(known))) => self.let_go(scene, id, known, step),
             (None, Some(None) | None) => self.settled(id),
@@ -253,7 +257,7 @@ impl Rule {
         })
     }
 
-    /// A worker that was removed, and that this replica sees.
+    /// A worker that was removed, also where the registry has forgotten that, and that this replica sees.
     fn bring_back(
         &mut self,
         scene: &Scene<'_>,

@@ -20,7 +20,7 @@ pub(super) const HOLD: Duration = Duration::from_secs(30);
 pub(super) struct Replicas {
     now: Instant,
     rules: Vec<(Rule, Option<Picture>, Statement)>,
-    entries: Entries,
+    pub(super) entries: Entries,
     /// Labels that the registry has, of workers that have any.
     labels: BTreeMap<WorkerId, Labels>,
     /// Workers that another source declares, too.
@@ -186,6 +186,11 @@ impl Replicas {
     pub(super) fn registered(&self) -> Vec<WorkerId> {
         let present = self.entries.iter().filter(|(_, spec)| spec.is_some());
         present.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The registry forgets what was removed, as it does after a day.
+    pub(super) fn forget_removals(&mut self) {
+        self.entries.retain(|_, spec| spec.is_some());
     }
 
     pub(super) fn state(&self, number: usize) -> Option<State> {
@@ -528,13 +533,16 @@ proptest! {
     /// Whatever each replica saw in between: once all see the same, the worker set is that, and nothing is written any more.
     #[test]
     fn equal_pictures_end_in_that_worker_set(
-        seen in prop::collection::vec((0_usize..3, prop::option::of(prop::collection::btree_set(1_usize..6, 0..5)), 1_u64..120), 0..12),
+        seen in prop::collection::vec((0_usize..3, prop::option::of(prop::collection::btree_set(1_usize..6, 0..5)), 1_u64..120, any::<bool>()), 0..12),
         last in prop::collection::btree_set(1_usize..6, 1..5),
     ) {
         let mut replicas = Replicas::that_see(3, &[1, 2, 3]);
-        for (at, picture, seconds) in seen {
+        for (at, picture, seconds, forgets) in seen {
             replicas.see(at, picture.and_then(|numbers| of(&numbers.into_iter().collect::<Vec<_>>())));
             replicas.run(Duration::from_secs(seconds));
+            if forgets {
+                replicas.forget_removals();
+            }
         }
         let last: Vec<usize> = last.into_iter().collect();
         replicas.all_see(&of(&last));
