@@ -101,7 +101,8 @@ pub struct Counts {
     pub ready: usize,
     /// In the registry and seen by nobody: they end with the hold.
     pub missing: usize,
-    /// Seen by some replicas and not by others, or perhaps by one that was lost without leaving.
+    /// Seen by some replicas and not by others, or perhaps by one that was lost without leaving; in the registry or not.
+    /// Who misses a registered one counts it, and who sees a removed one.
     pub contested: usize,
 }
 
@@ -235,7 +236,7 @@ impl Rule {
             (Some(found), None) if !self.memory.is_removed(id) => {
                 (None, self.add(scene, id, found))
             }
-            (Some(found), None | Some(None)) => self.bring_back(scene, id, found),
+            (Some(found), None | Some(None)) => self.bring_back(scene, id, found, step),
             (Some(found), Some(Some(known))) => self.describe(scene, id, found, known),
             (None, Some(Some(known))) => self.let_go(scene, id, known, step),
             (None, Some(None) | None) => self.settled(id),
@@ -263,6 +264,7 @@ impl Rule {
         scene: &Scene<'_>,
         id: &WorkerId,
         found: &Found,
+        step: &mut Step,
     ) -> (Option<What>, Verdict) {
         let put = || Verdict::Put(found.spec().clone());
         let since = self.memory.waits_since(id, Situation::Removed, scene.now);
@@ -273,6 +275,8 @@ impl Rule {
             );
         }
         let (seen, not_seen) = scene.votes.on(id, |what| what == What::Removed);
+        // That it was decided between the replicas mends no list: it is so until they see the same.
+        step.counts.contested += usize::from(not_seen > 0);
         let verdict = self.after(scene, since + self.settings.hold + scene.turn, || {
             if seen + 1 > not_seen {
                 put()

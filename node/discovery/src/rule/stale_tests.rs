@@ -39,6 +39,27 @@ fn what_the_registry_forgot_to_have_removed_is_not_new() {
     assert_eq!(replicas.registered(), [id(1), id(2)]);
 }
 
+/// Else an alarm would end although nobody mended the list.
+#[test]
+fn a_worker_is_contested_until_all_see_the_same() {
+    let mut replicas = Replicas::that_see(3, &[1, 2]);
+    replicas.see(0, of(&[1]));
+    replicas.see(1, of(&[1]));
+    replicas.run(60 * SECOND);
+    assert_eq!(replicas.contested(), [1, 1, 0], "it is registered");
+    replicas.run(545 * SECOND);
+    assert_eq!(replicas.registered(), [id(1)]);
+    for _ in 0..2 {
+        replicas.run(3600 * SECOND);
+        assert_eq!(replicas.contested(), [0, 0, 1], "it was removed");
+        replicas.forget_removals();
+    }
+    // The list is mended.
+    replicas.see(2, of(&[1]));
+    replicas.run(SECOND);
+    assert_eq!(replicas.contested(), [0, 0, 0]);
+}
+
 /// What most see comes back after the hold, as it does while the registry knows of the removal.
 #[test]
 fn what_most_still_see_returns_though_its_removal_is_forgotten() {

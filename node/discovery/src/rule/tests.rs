@@ -9,7 +9,7 @@ use grapevine_gossip::worker::{Labels, RawWorker, State, WorkerId, WorkerSpec};
 use proptest::prelude::*;
 use tokio::time::Instant;
 
-use super::{Entries, PeerStatement, Rule, Settings, Statement, WorkerSet};
+use super::{Counts, Entries, PeerStatement, Rule, Settings, Statement, WorkerSet};
 use crate::picture::{Found, Picture};
 
 /// How often every replica looks.
@@ -23,6 +23,8 @@ pub(super) struct Replicas {
     pub(super) entries: Entries,
     /// Labels that the registry has, of workers that have any.
     labels: BTreeMap<WorkerId, Labels>,
+    /// What each replica counted at its last look.
+    counts: BTreeMap<usize, Counts>,
     /// Workers that another source declares, too.
     held_otherwise: BTreeSet<WorkerId>,
     /// Those that the others do not hear.
@@ -111,6 +113,7 @@ impl Replicas {
             rules: (0..count).map(rule).collect(),
             entries: Entries::new(),
             labels: BTreeMap::new(),
+            counts: BTreeMap::new(),
             held_otherwise: BTreeSet::new(),
             unheard: BTreeMap::new(),
             puts: 0,
@@ -168,6 +171,7 @@ impl Replicas {
         let picture = picture.as_ref();
         let step = rule.step(self.now, picture, &self.entries, &beside, &peers, &infos);
         *statement = step.statement;
+        self.counts.insert(at, step.counts);
         self.puts += step.put.len();
         self.removes += step.remove.len();
         for (id, spec) in step.put {
@@ -191,6 +195,12 @@ impl Replicas {
     /// The registry forgets what was removed, as it does after a day.
     pub(super) fn forget_removals(&mut self) {
         self.entries.retain(|_, spec| spec.is_some());
+    }
+
+    /// Of each replica, in their order, how many workers are contested.
+    pub(super) fn contested(&self) -> Vec<usize> {
+        let counts = self.counts.values();
+        counts.map(|counts| counts.contested).collect()
     }
 
     pub(super) fn state(&self, number: usize) -> Option<State> {
