@@ -36,10 +36,21 @@ pub(super) enum Next {
     Unsettled,
 }
 
+/// What the last look saw.
+#[derive(Debug, Default)]
+enum Seen {
+    /// There was none yet.
+    #[default]
+    Nothing,
+    Files(Stamps),
+    /// A file that is replaced by removing it first may be half there at the next look.
+    Failure,
+}
+
 /// What was seen and read so far.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    seen: Option<Stamps>,
+    seen: Seen,
     read: Option<Stamps>,
     /// When that was, or when the first look was: files that have not settled since are read all the same.
     waits_since: Option<Instant>,
@@ -50,8 +61,12 @@ impl Changes {
     /// What to do after a look at `now`; the files are read at least every `reread`, those that never settle every other
     /// time.
     pub(super) fn look(&mut self, stamps: &Stamps, now: Instant, reread: Duration) -> Next {
-        let is_settled = self.seen.as_ref().is_none_or(|seen| seen == stamps);
-        self.seen = Some(stamps.clone());
+        let is_settled = match &self.seen {
+            Seen::Nothing => true,
+            Seen::Files(seen) => seen == stamps,
+            Seen::Failure => false,
+        };
+        self.seen = Seen::Files(stamps.clone());
         let waited = now.saturating_duration_since(*self.waits_since.get_or_insert(now));
         match &self.read {
             Some(read) if read == stamps && waited < reread => Next::Unchanged,
@@ -75,7 +90,7 @@ impl Changes {
         let waits_since = self.waits_since.unwrap_or(now);
         let never_settles = now.saturating_duration_since(waits_since) >= 2 * reread;
         if after.as_ref() != Some(&before) && !never_settles {
-            self.seen = after;
+            self.seen = after.map_or(Seen::Failure, Seen::Files);
             return false;
         }
         (self.read, self.waits_since) = (Some(before), Some(now));
@@ -88,11 +103,10 @@ impl Changes {
         self.was_good
     }
 
-    /// Forgets what was read, after a look that failed: a file that is replaced by removing it first may be half there at
-    /// the next one.
+    /// Forgets what was read, after a look that failed.
     pub(super) fn forget(&mut self) {
         *self = Self {
-            seen: Some(Stamps::new()),
+            seen: Seen::Failure,
             ..Self::default()
         };
     }
@@ -168,6 +182,32 @@ mod tests {
         assert_eq!(changes.look(&stamps(2), now, REREAD), Next::Unsettled);
         assert_eq!(changes.look(&stamps(3), now, REREAD), Next::Unsettled);
         assert_eq!(changes.look(&stamps(3), now, REREAD), Next::Read);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_vanished_while_it_was_read_has_to_settle() {
+        let now = Instant::now();
+        let mut changes = Changes::default();
+        changes.look(&stamps(1), now, REREAD);
+        assert!(stood(&mut changes, 1, now));
+        changes.look(&stamps(2), now, REREAD);
+        assert_eq!(changes.look(&stamps(2), now, REREAD), Next::Read);
+        assert!(!changes.read(stamps(2), None, false, now, REREAD));
+        assert_eq!(changes.look(&stamps(3), now, REREAD), Next::Unsettled);
+        assert_eq!(changes.look(&stamps(4), now, REREAD), Next::Unsettled);
+        assert_eq!(changes.look(&stamps(4), now, REREAD), Next::Read);
+    }
+
+    /// A folder that was away may be there again before the files in it.
+    #[tokio::test(start_paused = true)]
+    async fn that_there_are_no_files_after_a_failure_has_to_settle_too() {
+        let now = Instant::now();
+        let mut changes = Changes::default();
+        changes.look(&stamps(1), now, REREAD);
+        assert!(stood(&mut changes, 1, now));
+        changes.forget();
+        assert_eq!(changes.look(&Stamps::new(), now, REREAD), Next::Unsettled);
+        assert_eq!(changes.look(&Stamps::new(), now, REREAD), Next::Read);
     }
 
     #[tokio::test(start_paused = true)]
