@@ -94,9 +94,9 @@ pub(super) struct Belief {
 }
 
 impl Belief {
-    /// Takes in an answer. Of empty ones that come less than `apart` after another only the first counts: other names
-    /// may have this one asked more often.
-    pub(super) fn answered(&mut self, answer: Answer, now: Instant, apart: Duration) {
+    /// Takes in an answer, and returns whether it is believed. Of empty ones that come less than `apart` after another only
+    /// the first counts: other names may have this one asked more often.
+    pub(super) fn answered(&mut self, answer: Answer, now: Instant, apart: Duration) -> bool {
         let Answer {
             workers,
             is_second_choice,
@@ -109,16 +109,18 @@ impl Belief {
                 is_second_choice,
                 ..Self::default()
             };
-            return;
+            return true;
         }
         if self.counted.is_none_or(|counted| now >= counted + apart) {
             self.empty_answers += 1;
             self.counted = Some(now);
         }
-        if self.empty_answers >= EMPTY_ANSWERS {
+        let is_believed = self.empty_answers >= EMPTY_ANSWERS;
+        if is_believed {
             self.workers = Some(workers);
             self.is_second_choice = is_second_choice;
         }
+        is_believed
     }
 
     fn has_first_choice(&self) -> bool {

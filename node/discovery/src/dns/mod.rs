@@ -75,7 +75,8 @@ pub struct DnsSettings {
     pub ttl_min: Duration,
     /// The longest time that an answer stands, whatever its TTL. Default 60 s. Higher: changes are noticed later.
     pub ttl_max: Duration,
-    /// After a failure, or an answer without records, the time until the names are looked up again. Default 5 s.
+    /// After a failure, or an answer that is not believed at once, the longest time until the names are looked up again.
+    /// Default 5 s.
     pub retry: Duration,
 }
 
@@ -179,16 +180,17 @@ async fn look(settings: &DnsSettings, beliefs: &mut [Belief]) -> Result<Duration
     for ((_, role), belief) in settings.all_names().zip(beliefs) {
         let answer = answers.next().await.expect("one for each name");
         let answer = answer.inspect_err(|_| belief.failed())?;
-        stands = stands.min(
-            answer
-                .ttl
-                .map_or(settings.retry, |ttl| settings.stands(ttl)),
-        );
+        let ttl = answer.ttl;
         let answer = Answer {
             workers: in_role(answer.workers, role)?,
             ..answer
         };
-        belief.answered(answer, Instant::now(), settings.retry);
+        let is_believed = belief.answered(answer, Instant::now(), settings.retry);
+        stands = stands.min(ttl.map_or(settings.retry, |ttl| settings.stands(ttl)));
+        if !is_believed {
+            // Addresses in doubt have a TTL, too, for which those that may be gone would stand.
+            stands = stands.min(settings.retry);
+        }
     }
     Ok(stands)
 }

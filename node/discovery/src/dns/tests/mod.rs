@@ -174,6 +174,28 @@ async fn a_name_is_empty_only_after_three_empty_answers() {
     assert!(empty_looks >= 3, "{empty_looks}");
 }
 
+/// However long the IPv6 addresses stand: meanwhile workers are asked that may be gone.
+#[tokio::test]
+async fn addresses_that_are_in_doubt_are_asked_for_again_before_their_ttl() {
+    let server = Server::start().await;
+    server.set("w.example.", RecordType::A, Reply::records([a(1)]));
+    let mut watched = watch(DnsSettings {
+        ttl_max: Duration::from_secs(3600),
+        ..quick(&["w.example:80"], server.address())
+    });
+    watched.until_ids(&["http://10.0.0.1:80"]).await;
+    let six = RData::AAAA(AAAA("2001:db8::1".parse().expect("an address")));
+    let reply = Reply::Records {
+        records: vec![six],
+        ttl: 3600,
+    };
+    server.set("w.example.", RecordType::AAAA, reply);
+    server.set("w.example.", RecordType::A, Reply::records([]));
+    watched.until_ids(&["http://[2001:db8::1]:80"]).await;
+    let asked = server.asked("w.example.", RecordType::AAAA);
+    assert!(asked >= 3, "{asked}");
+}
+
 #[tokio::test]
 async fn an_answer_stands_for_its_ttl_within_bounds() {
     let looks = |ttl: u32, ttl_min: u64, ttl_max: u64| async move {
