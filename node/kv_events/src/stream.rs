@@ -286,6 +286,11 @@ impl<P> Stream<P> {
         }
     }
 
+    /// A replay is under way, and its messages are wanted.
+    pub fn is_replaying(&self) -> bool {
+        matches!(self.state, State::Replay(_))
+    }
+
     /// A message of the replay came.
     pub fn replayed(&mut self, message: Message<P>, steps: &mut Vec<Step<P>>) {
         let State::Replay(first) = self.state else {
@@ -294,7 +299,12 @@ impl<P> Stream<P> {
         self.state = State::Replay(First::Any);
         match first {
             First::Proof(proof) => {
-                if proof.sequence != message.sequence || proof.fingerprint != message.fingerprint {
+                if proof.sequence < message.sequence {
+                    // It is out of the publisher's buffer: more has passed meanwhile than that holds.
+                    self.begin_anew(Cause::Gap, steps);
+                } else if proof.sequence != message.sequence
+                    || proof.fingerprint != message.fingerprint
+                {
                     self.begin_anew(Cause::Restart, steps);
                 }
                 self.is_unproven = false;

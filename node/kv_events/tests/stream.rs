@@ -502,7 +502,7 @@ fn a_gap_that_cannot_be_filled_makes_everything_unknown() {
     // The replay's buffer begins behind the hole: what came last is not there as a proof.
     let mut with = live(true);
     steps(|s| with.heard(message(1, 9), s));
-    let anew = [Step::Forget(Cause::Restart), Step::Ask(0)];
+    let anew = [Step::Forget(Cause::Gap), Step::Ask(0)];
     assert_eq!(steps(|s| with.replayed(message(1, 8), s)), anew);
     assert_eq!(
         steps(|s| with.replayed(message(1, 8), s)),

@@ -59,12 +59,9 @@ impl Fleet {
 
     /// The same pools, and those of their halves.
     pub fn all_pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
-        self.pools.iter().flat_map(|pool| {
-            let halves = pool
-                .halves()
-                .map(|halves| [&halves.prefill, &halves.decode]);
-            std::iter::once(pool).chain(halves.into_iter().flatten())
-        })
+        self.pools
+            .iter()
+            .flat_map(|pool| std::iter::once(pool).chain(pool.parts()))
     }
 
     /// A pool by its name; the one of all workers has an empty one.
@@ -76,9 +73,7 @@ impl Fleet {
             return self.pool(name);
         };
         let pool = self.pool(model)?;
-        let halves = pool.halves()?;
-        let mut halves = [&halves.prefill, &halves.decode].into_iter();
-        halves.find(|half| half.name() == name).cloned()
+        pool.parts().find(|part| part.name() == name).cloned()
     }
 
     /// What the workers of a model report about it; merged once, until [`Fleet::cards_changed`].

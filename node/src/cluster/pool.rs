@@ -121,6 +121,16 @@ impl Pool {
         self.halves.as_ref()
     }
 
+    /// The pools that requests of this one are placed in besides it: those of its halves, or the one of decode workers that
+    /// stand in for whole ones.
+    pub fn parts(&self) -> impl Iterator<Item = &Arc<Self>> {
+        let has_none = self.halves.is_none();
+        let alone = self.without_whole.iter().filter(move |_| has_none);
+        let halves = self.halves.as_ref();
+        let halves = halves.map(|halves| [&halves.prefill, &halves.decode]);
+        halves.into_iter().flatten().chain(alone)
+    }
+
     /// Whether requests are divided in SGLang's way: both halves get the client's own.
     pub fn divides_as_sglang(&self) -> bool {
         let decode = self.halves.as_ref().map_or(self, |halves| &halves.decode);

@@ -218,3 +218,26 @@ async fn a_request_that_got_a_piece_has_not_waited_in_vain() {
         assert_eq!(worker.open.load(Ordering::Relaxed), 0);
     }
 }
+
+/// What peers are asked about is a pool by its name.
+#[tokio::test]
+async fn every_pool_that_requests_are_placed_in_is_found_by_its_name() {
+    let member = |id, role| worker_with(id, MODEL, |raw| raw.role = role);
+    for (roles, expected) in [
+        (&[Role::Any][..], 1),
+        (&[Role::Any, Role::Decode], 2),
+        (&[Role::Prefill, Role::Decode], 3),
+        (&[Role::Any, Role::Prefill, Role::Decode], 3),
+    ] {
+        let workers = roles.iter().zip(["a", "b", "c"]);
+        let workers = workers.map(|(role, id)| member(id, *role));
+        let house = Alone::new("r1", workers, &KvEventsConfig::default(), 1);
+        let fleet = house.cluster.fleet();
+        let all: Vec<_> = fleet.all_pools().cloned().collect();
+        assert_eq!(all.len(), expected, "{roles:?}");
+        for pool in all {
+            let found = fleet.pool_named(pool.name()).expect("it is there");
+            assert_eq!(found.name(), pool.name());
+        }
+    }
+}

@@ -507,11 +507,13 @@ impl Engine {
     }
 
     /// It changes no more while this is kept, unless it ends. For threads that may wait; a change takes a moment.
+    #[expect(clippy::disallowed_methods, reason = "threads that may wait")]
     pub(super) fn stands_still(&self) -> tokio::sync::MutexGuard<'_, ()> {
         loop {
             match self.still.try_lock() {
                 Ok(still) => return still,
-                Err(_) => std::thread::yield_now(),
+                // A walk through the index for another peer that starts holds it for a quarter of a second.
+                Err(_) => std::thread::sleep(std::time::Duration::from_millis(1)),
             }
         }
     }

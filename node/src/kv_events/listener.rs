@@ -170,6 +170,12 @@ impl Listener {
             Some(message) if message.sequence != grapevine_kv_events::stream::END => {
                 self.received(&message);
                 self.stream.heard(with_mark(message), &mut self.steps);
+                if self.replay.is_some() && !self.stream.is_replaying() {
+                    // So much came meanwhile that it was given up; the rest of it is not worth its bytes.
+                    self.replay = None;
+                    self.look = None;
+                    self.caches.metrics.replay(FAILED);
+                }
             }
             _ => self.caches.metrics.fault(Fault::Malformed),
         }

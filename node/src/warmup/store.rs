@@ -67,19 +67,44 @@ impl Store {
         if self.prompts.contains_key(&mark) {
             return "kept_already";
         }
-        let mut evicted = false;
-        while self.prompts.len() >= self.entries_max || self.bytes + bytes > self.bytes_max {
-            let (coldest, least) = self.coldest(hot).expect("it is not empty, being full");
-            self.floor = least;
-            if least >= heat {
-                return "no_room";
-            }
+        let Some(colder) = self.colder_for(bytes, heat, hot) else {
+            return "no_room";
+        };
+        let evicted = !colder.is_empty();
+        for coldest in colder {
             self.remove(coldest);
-            evicted = true;
         }
         self.bytes += bytes;
         self.prompts.insert(mark, Arc::new(prompt));
         if evicted { "kept_for_a_colder" } else { "kept" }
+    }
+
+    /// The prompts that have to go for one of so many bytes and this heat, the coldest first; none where one of them is not
+    /// colder, so that none goes in vain.
+    fn colder_for(&mut self, bytes: usize, heat: u64, hot: &HotSet) -> Option<Vec<u64>> {
+        let (mut count, mut sum, mut colder) = (self.prompts.len(), self.bytes, Vec::new());
+        let is_full = |count, sum| count >= self.entries_max || sum + bytes > self.bytes_max;
+        if !is_full(count, sum) {
+            return Some(colder);
+        }
+        let mut all: Vec<(u64, u64, usize)> = self
+            .prompts
+            .iter()
+            .map(|(&mark, prompt)| (hot.count(mark), mark, prompt.bytes()))
+            .collect();
+        all.sort_unstable();
+        for (least, mark, freed) in all {
+            if !is_full(count, sum) {
+                break;
+            }
+            if least >= heat {
+                self.floor = least;
+                return None;
+            }
+            (count, sum) = (count - 1, sum - freed);
+            colder.push(mark);
+        }
+        Some(colder)
     }
 
     /// Forgets prompts whose prefix is not warm any more; returns how many.
@@ -186,6 +211,17 @@ mod tests {
         }
         let marks: Vec<u64> = store.hottest(&warm).iter().map(|p| p.mark).collect();
         assert_eq!(marks, [4]);
+        // What would not make room enough stays.
+        let each = prompt(1, 3_000).bytes();
+        let mut store = Store::new(100, 3 * each);
+        let warm = hot(&[(1, 10), (2, 20), (3, 30), (4, 50)]);
+        for mark in [1, 2, 4] {
+            assert_eq!(store.keep(prompt(mark, 3_000), &warm), "kept");
+        }
+        assert_eq!(store.keep(prompt(3, 7_000), &warm), "no_room");
+        assert_eq!((store.len(), store.bytes()), (3, 3 * each));
+        assert_eq!(store.keep(prompt(3, 6_000), &warm), "kept_for_a_colder");
+        assert_eq!(store.len(), 2);
         for mark in 0..5_000 {
             store.refuse(mark);
             assert!(store.refused.len() <= REFUSED_MAX);
