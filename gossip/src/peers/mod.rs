@@ -5,22 +5,26 @@
 //! Pure; instants are arguments.
 //!
 //! - `heartbeat_claim.rs`: how far other replicas' claims about a peer's heartbeat count.
+//! - `keys.rs`: which keys of a peer are known, and how many there may be.
 //! - `limits.rs`: strikes, bans and rates of one peer.
 //! - `reason.rs`: why a message is refused.
 
 mod heartbeat_claim;
+mod keys;
 mod limits;
 mod reason;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::replica::ReplicaId;
 
 pub(crate) use heartbeat_claim::{HeartbeatPace, NUMBER_MAX, OwnHeartbeat};
+pub(crate) use keys::KEYS_MAX;
+use keys::Keys;
 use limits::{Allowed, PeerLimits};
 #[cfg(test)]
 pub(crate) use limits::{BAN, STRIKES_MAX};
@@ -70,7 +74,7 @@ pub(crate) struct Admitted {
     /// The highest heartbeat that passed, and when it rose.
     pub(crate) believed: u64,
     pub(crate) rose: Option<Instant>,
-    pub(crate) keys: BTreeSet<Box<str>>,
+    pub(crate) keys: Keys,
 }
 
 impl PeerTable {
@@ -308,7 +312,7 @@ impl Admitted {
             pace: HeartbeatPace::new(),
             believed: 0,
             rose: None,
-            keys: BTreeSet::new(),
+            keys: Keys::default(),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! alive, and hold the same workers. A peer that lies is counted, and cut off after ten offences.
 
 mod answers;
+mod carried;
 mod chitchat;
 mod cornered;
 mod floods;

@@ -11,7 +11,8 @@
 //!   honest peers know more replicas than we have met, so it is no offence. They name replicas to dial.
 //! - A replica speaks for itself. While it does, others' claims about its keys are trimmed. Their
 //!   claims about its heartbeat are cut down to its own last value and the rounds since (`peers/heartbeat_claim.rs`).
-//!   Neither is an offence: an honest peer may carry what a liar sent it.
+//!   So are keys that would be too many with those known here. None of it is an offence: an honest peer may carry what a
+//!   liar sent it, and only it.
 //! - No peer may report about this replica itself.
 //! - Lengths, counts, versions, keys and values are bounded (`parse.rs`).
 //! - So is how much one replica sends (`peers/limits.rs`).
@@ -20,7 +21,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::parse::{self, Change, KEYS_MAX, Message, Node, Standing};
+use super::parse::{self, Change, Message, Node, Standing};
 use crate::config::ROUND;
 use crate::peers::{Admitted, Lane, NUMBER_MAX, OwnHeartbeat, PeerTable, Reason, Refused};
 use crate::replica::ReplicaId;
@@ -166,9 +167,23 @@ impl PeerTable {
                     .is_some_and(|own| own.leaves_room(greatest, now))
         });
         verdict?;
-        for change in changes.iter() {
-            self.count_keys(change)?;
-        }
+        let mut verdict = Ok(());
+        changes.retain(|change| {
+            let Some(known) = self.admitted.get_mut(change.node.id) else {
+                return false;
+            };
+            let keys = change.values.iter().map(|value| value.key);
+            if change.node.id != from.as_str() {
+                // No offence: what its carrier took may be too much only beside what was told here.
+                return known.keys.tell(keys);
+            }
+            let fits = known.keys.claim(keys);
+            if !fits {
+                verdict = Err(Reason::TooMany);
+            }
+            fits
+        });
+        verdict?;
         Ok(before - changes.len())
     }
 
@@ -190,22 +205,6 @@ impl PeerTable {
             known.claims.clear();
             known.believe(heartbeat, now);
         }
-    }
-
-    /// Bounds the keys of one node over all messages, not only within one.
-    fn count_keys(&mut self, change: &Change<'_>) -> Result<(), Reason> {
-        let Some(known) = self.admitted.get_mut(change.node.id) else {
-            return Ok(());
-        };
-        for value in &change.values {
-            if !known.keys.contains(value.key) {
-                if known.keys.len() == KEYS_MAX {
-                    return Err(Reason::TooMany);
-                }
-                known.keys.insert(value.key.into());
-            }
-        }
-        Ok(())
     }
 
     fn is_own(&self, node: &Node<'_>) -> bool {

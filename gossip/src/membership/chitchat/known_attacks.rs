@@ -14,14 +14,15 @@
 //! | a value above 65 kB | never passed on, blocks all later keys | `keys_and_values` |
 //! | a key that begins with a multi-byte character | every receiver panicked | `keys_and_values` |
 //! | a new generation with each restart | 1,360 of them end gossip | `crash_loop` |
+//! | other keys of itself to each peer | not chitchat, but our limit of keys: honest peers cut each other off for them | `other_keys_to_each_peer` |
 //! | forged keys of a third replica | its own later values never count | `forged_keys_of_a_third_replica` |
 
 use std::time::Duration;
 
 use super::judge::{Passed, STRANGERS_MAX};
 use super::judge_tests::*;
-use super::parse::{self, Change, KEYS_MAX};
-use crate::peers::{Member, Reason};
+use super::parse::{self, Change};
+use crate::peers::{KEYS_MAX, Member, Reason, STRIKES_MAX};
 use crate::replica::ReplicaId;
 use crate::transport::CHITCHAT_BYTES_MAX;
 
@@ -227,6 +228,44 @@ fn keys_and_values() {
         bench.pass(&parse::write_ack(&[change(&b, &values)])),
         Err(Reason::TooMany)
     );
+}
+
+/// 64 keys to us, and 64 others to a peer that carries them to us once their replica is silent here: no offence of either.
+#[test]
+fn other_keys_to_each_peer() {
+    let mut bench = Bench::new();
+    let (a, b) = (bench.a.id.clone(), bench.b.clone());
+    let keys = |sort| (0..KEYS_MAX).map(move |n| format!("{sort}{n}"));
+    let (ours, theirs): (Vec<_>, Vec<_>) = (keys('x').collect(), keys('y').collect());
+    let said = |keys: &[String], from| {
+        let values: Vec<_> = keys
+            .iter()
+            .zip(from..)
+            .map(|(key, version)| (key.as_str(), "v", version))
+            .collect();
+        parse::write_ack(&[change(&b, &values)])
+    };
+    // b's own word ends at version 5.
+    let (few, rest) = ours.split_at(4);
+    let own = bench.table.inspect(&b.id, &said(few, 6), bench.now);
+    assert!(own.is_ok());
+    bench.now += Duration::from_secs(3);
+    // What others report of it fills up what there may be.
+    assert_eq!(
+        bench.pass(&said(&theirs[..60], 6)).expect("told").trimmed,
+        0
+    );
+    for _ in 0..2 * STRIKES_MAX {
+        let carried = bench.table.inspect(&a, &said(&theirs, 6), bench.now);
+        assert_eq!(carried.expect("no offence").trimmed, 1);
+    }
+    // That leaves b itself all the room that it has.
+    let own = bench.table.inspect(&b.id, &said(rest, 80), bench.now);
+    assert_eq!(own.expect("its own").trimmed, 0);
+    let own = bench
+        .table
+        .inspect(&b.id, &said(&theirs[..1], 200), bench.now);
+    assert_eq!(own.expect_err("one more").reason, Reason::TooMany);
 }
 
 /// Only the generation that was proven last exists: 1,360 of them in one digest ended gossip.

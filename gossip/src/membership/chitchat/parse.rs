@@ -10,7 +10,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::peers::Reason;
+use crate::peers::{KEYS_MAX, Reason};
 use crate::transport::CHITCHAT_BYTES_MAX;
 
 /// One message, its digest read, its delta inflated but still to be read.
@@ -160,7 +160,7 @@ fn check_value(change: &Change<'_>, value: &Value<'_>) -> Result<(), Reason> {
     if !is_key || value.text.len() > VALUE_BYTES_MAX || !value.text.is_ascii() {
         return Err(Reason::BadValue);
     }
-    if change.values.len() == KEYS_MAX {
+    if change.values.len() == VALUES_MAX {
         return Err(Reason::TooMany);
     }
     if value.status > STATUS_MAX {
@@ -368,8 +368,9 @@ impl Writer {
 
 /// Most nodes in one digest or delta; 256 replicas and some of their former generations.
 pub(super) const NODES_MAX: usize = 512;
-/// Most keys of one node.
-pub(super) const KEYS_MAX: usize = 64;
+/// Most values of one node: what it may claim itself, and as many that others reported before it did. The judge counts
+/// each sort apart, and only the former is an offence.
+const VALUES_MAX: usize = 2 * KEYS_MAX;
 const INFLATED_BYTES_MAX: usize = 1 << 20;
 const BLOCK_BYTES_MAX: usize = u16::MAX as usize;
 const KEY_BYTES_MAX: usize = 64;
