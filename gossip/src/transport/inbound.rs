@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::handshakes::{Admit, HandshakeLimiter};
 use super::hello::{Accepted, Broken};
 use super::links::Open;
-use super::stream::{StreamError, read_all, read_frame, write_all};
+use super::stream::{StreamError, read_all, read_frame_while, write_all};
 use super::{Close, Receiver, Shared, credentials, hello, limits, now, peer, twins};
 use crate::frame::{FRAME_BYTES_MAX, FrameError, Header};
 use crate::peers::{Lane, Member, Reason, Refused};
@@ -173,14 +173,15 @@ struct Link {
 impl Link {
     /// A uni stream: a message for chitchat, or one frame of ours.
     async fn message(self, mut stream: RecvStream) {
-        let bytes = match read_all(&mut stream, FRAME_BYTES_MAX).await {
-            Ok(bytes) => bytes,
-            Err(StreamError::TooLong(_)) => return self.strike(Reason::TooLong),
-            Err(_) => return self.shared.metrics.dropped("stream_broken"),
-        };
-        if !self.allows(Lane::Bytes, bytes.len()) {
+        if !self.allows(Lane::Bytes, limits::STREAM_COST) {
             return;
         }
+        let may_come = |bytes| self.allows(Lane::Bytes, bytes);
+        let bytes = match read_all(&mut stream, FRAME_BYTES_MAX, may_come).await {
+            Ok(bytes) => bytes,
+            Err(StreamError::TooLong(_)) => return self.strike(Reason::TooLong),
+            Err(error) => return self.broken(&error),
+        };
         if bytes.starts_with(&MAGIC) {
             self.frame(&bytes);
         } else {
@@ -216,6 +217,18 @@ impl Link {
         } else {
             self.shared.offence(&self.member.id, self.from(), refused);
         }
+    }
+
+    /// A stream that brought no whole message. Not an offence: an honest peer gives up what takes too long.
+    fn broken(&self, error: &StreamError) {
+        match error {
+            // Counted where it was refused.
+            StreamError::Refused => return,
+            // What came of it and was not read yet is lost, and nobody knows how much it was.
+            StreamError::Reset if !self.allows(Lane::Bytes, limits::RESET_COST) => return,
+            _ => {}
+        }
+        self.shared.metrics.dropped("stream_broken");
     }
 
     /// Whether the peer may send this now; if not, that is counted.
@@ -262,17 +275,20 @@ impl Link {
 
     /// A bi stream: one request, answered on the same stream.
     async fn request(self, mut send: SendStream, mut receive: RecvStream) {
-        let bytes = match timeout(limits::STREAM, read_frame(&mut receive)).await {
+        if !self.allows(Lane::Bytes, limits::STREAM_COST) {
+            return;
+        }
+        let may_come = |bytes| self.allows(Lane::Bytes, bytes);
+        let read = read_frame_while(&mut receive, may_come);
+        let bytes = match timeout(limits::STREAM, read).await {
             Ok(Ok(Some(bytes))) => bytes,
             Ok(Err(StreamError::Frame(FrameError::Version(_)))) => {
                 return self.shared.metrics.dropped("other_version");
             }
             Ok(Err(StreamError::Frame(_))) => return self.strike(Reason::Malformed),
-            _ => return self.shared.metrics.dropped("stream_broken"),
+            Ok(Err(error)) => return self.broken(&error),
+            Ok(Ok(None)) | Err(_) => return self.broken(&StreamError::Slow),
         };
-        if !self.allows(Lane::Bytes, bytes.len()) {
-            return;
-        }
         let Some(Received {
             header, message, ..
         }) = self.decode(&bytes)

@@ -62,6 +62,12 @@ pub(super) const REQUEST: Duration = Duration::from_secs(5);
 /// Streams that one peer may have open towards us.
 const UNI_STREAMS: u32 = 64;
 const BI_STREAMS: u32 = 16;
+/// Bytes that each stream counts for besides its own, so that none is free.
+pub(super) const STREAM_COST: usize = 512;
+/// Bytes that a stream counts for besides that was reset before its end: up to a whole frame of it may have come, which
+/// nobody reads. An honest sender gives up a message after [`STREAM`]: at worst each of [`UNI_STREAMS`] in that time, a
+/// quarter of what a peer may send.
+pub(super) const RESET_COST: usize = 64 << 10;
 /// Accepted connections of one peer: one in use, others while it asks as a seed or reconnects.
 pub(super) const CONNECTIONS_PER_PEER: usize = 4;
 /// Bytes on their way in one connection.

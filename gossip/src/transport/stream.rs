@@ -1,6 +1,6 @@
 //! Whole messages on streams, each with a length limit and a time limit.
 
-use quinn::{Connection, RecvStream, SendStream, VarInt};
+use quinn::{Connection, ReadError, ReadExactError, RecvStream, SendStream, VarInt};
 use tokio::time::timeout;
 
 use super::limits;
@@ -13,8 +13,12 @@ pub(super) enum StreamError {
     Slow,
     #[error("connection or stream ended")]
     Ended,
+    #[error("reset by its sender")]
+    Reset,
     #[error("longer than {0} bytes")]
     TooLong(usize),
+    #[error("more than its sender may send now")]
+    Refused,
     #[error(transparent)]
     Frame(#[from] frame::FrameError),
 }
@@ -61,19 +65,32 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// Reads a stream to its end, at most `limit` bytes.
+/// Reads a stream to its end, at most `limit` bytes. `may_come` is asked for each part as it comes, whether the stream will be
+/// whole or not; it ends the reading.
 pub(super) async fn read_all(
     stream: &mut RecvStream,
     limit: usize,
+    mut may_come: impl FnMut(usize) -> bool,
 ) -> Result<Vec<u8>, StreamError> {
     let read = async {
-        stream
-            .read_to_end(limit)
-            .await
-            .map_err(|error| match error {
-                quinn::ReadToEndError::TooLong => StreamError::TooLong(limit),
-                quinn::ReadToEndError::Read(_) => StreamError::Ended,
-            })
+        let (mut parts, mut length) = (Vec::new(), 0);
+        // In any order: what comes behind a gap counts, too.
+        while let Some(part) = stream.read_chunk(limit + 1, false).await.map_err(broken)? {
+            let at = usize::try_from(part.offset).unwrap_or(usize::MAX);
+            length = length.max(at.saturating_add(part.bytes.len()));
+            if length > limit {
+                return Err(StreamError::TooLong(limit));
+            }
+            if !may_come(part.bytes.len()) {
+                return Err(StreamError::Refused);
+            }
+            parts.push((at, part.bytes));
+        }
+        let mut bytes = vec![0; length];
+        for (at, part) in parts {
+            bytes[at..at + part.len()].copy_from_slice(&part);
+        }
+        Ok(bytes)
     };
     let result = timeout(limits::STREAM, read)
         .await
@@ -86,18 +103,47 @@ pub(super) async fn read_all(
 
 /// Reads the next frame of a stream that carries several; `None` at its end.
 pub(super) async fn read_frame(stream: &mut RecvStream) -> Result<Option<Vec<u8>>, StreamError> {
+    read_frame_while(stream, |_| true).await
+}
+
+/// The same; `may_come` as for [`read_all`].
+pub(super) async fn read_frame_while(
+    stream: &mut RecvStream,
+    mut may_come: impl FnMut(usize) -> bool,
+) -> Result<Option<Vec<u8>>, StreamError> {
     let mut bytes = vec![0; HEADER_BYTES];
     match stream.read_exact(&mut bytes).await {
         Ok(()) => {}
-        Err(quinn::ReadExactError::FinishedEarly(0)) => return Ok(None),
-        Err(_) => return Err(StreamError::Ended),
+        Err(ReadExactError::FinishedEarly(0)) => return Ok(None),
+        Err(ReadExactError::FinishedEarly(_)) => return Err(StreamError::Ended),
+        Err(ReadExactError::ReadError(error)) => return Err(broken(error)),
     }
-    // The header is judged before anything is allocated for what it announces.
-    let rest = Header::read(&bytes)?.rest_len();
-    bytes.resize(HEADER_BYTES + rest, 0);
-    stream
-        .read_exact(&mut bytes[HEADER_BYTES..])
-        .await
-        .map_err(|_| StreamError::Ended)?;
+    if !may_come(HEADER_BYTES) {
+        return Err(StreamError::Refused);
+    }
+    let length = HEADER_BYTES + Header::read(&bytes)?.rest_len();
+    let mut filled = HEADER_BYTES;
+    while filled < length {
+        // No more memory than came, and a step: a header may announce what never comes.
+        if filled == bytes.len() {
+            bytes.resize(length.min(filled + STEP_BYTES), 0);
+        }
+        let came = stream.read(&mut bytes[filled..]).await.map_err(broken)?;
+        let came = came.ok_or(StreamError::Ended)?;
+        if !may_come(came) {
+            return Err(StreamError::Refused);
+        }
+        filled += came;
+    }
     Ok(Some(bytes))
 }
+
+fn broken(error: ReadError) -> StreamError {
+    match error {
+        ReadError::Reset(_) => StreamError::Reset,
+        _ => StreamError::Ended,
+    }
+}
+
+/// Taken at once for a frame that is still to come.
+const STEP_BYTES: usize = 16 << 10;

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use grapevine_gossip::frame::{HEADER_BYTES, Header};
+use grapevine_gossip::frame::{BODY_BYTES_MAX, HEADER_BYTES, Header};
 use grapevine_gossip::registry::{BUCKETS, Summary};
 use grapevine_gossip::wire::{self, Message, SyncRequest};
 use grapevine_gossip::worker::{RawWorker, Source, WorkerSpec};
@@ -283,6 +283,51 @@ async fn half_open_and_slow_streams_are_let_go() {
     assert!(line.send(&super::chitchat::syn(CLUSTER, &[])).await);
     drop(line);
     scene.still_works("slow streams").await;
+}
+
+/// Streams that never become a message: reset at once, or after a header that announces the longest frame there is. What may
+/// have come of them counts, so who goes on and on is cut off.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_that_are_reset_again_and_again_end_in_a_ban() {
+    let mut scene = Scene::new().await;
+    let victim = scene.victim();
+    for kind in ["one-way", "questions"] {
+        let rogue = scene.rogue(&format!("liar-{kind}"));
+        let line = rogue.dial(victim.address()).await;
+        let connection = &line.connection;
+        let (begun, memory) = (Instant::now(), resident_kib());
+        let mut header = vec![0; HEADER_BYTES];
+        header[..4].copy_from_slice(b"GV\x01\x03");
+        let length = BODY_BYTES_MAX as u32;
+        header[HEADER_BYTES - 4..].copy_from_slice(&length.to_le_bytes());
+        let mut part = header;
+        part.resize(32 << 10, 0);
+        let mut streams = 0;
+        let turn = async || {
+            if kind == "questions" {
+                let (mut send, _) = connection.open_bi().await.ok()?;
+                send.write_all(&part[..HEADER_BYTES]).await.ok()?;
+                return send.reset(0u32.into()).ok();
+            }
+            let mut send = connection.open_uni().await.ok()?;
+            send.write_all(&part).await.ok()?;
+            send.reset(0u32.into()).ok()
+        };
+        while !line.is_over() {
+            let is_open = timeout(LIMIT, turn()).await.expect("in time").is_some();
+            streams += usize::from(is_open);
+            assert!(begun.elapsed() < LIMIT, "{kind}: {streams}, and no end");
+        }
+        assert!(line.is_banned().await, "{kind}");
+        println!(
+            "{kind}: cut off after {streams} streams in {:?}, memory {:+} KiB",
+            begun.elapsed(),
+            resident_kib() - memory
+        );
+        assert!(victim.refused("flood") >= 10.0);
+        scene.unharmed(&format!("{kind} that are reset")).await;
+    }
+    scene.still_works("streams that are reset").await;
 }
 
 /// Processor time of this process in milliseconds.
