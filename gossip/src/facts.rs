@@ -18,6 +18,10 @@ pub(crate) mod fact {
     pub(crate) const RING: &str = "ring";
     /// Ids under which the sender saw two processes; see [`crate::twin`].
     pub(crate) const TWINS: &str = "twins";
+    /// All of them. A fact without a value is as one that is not there.
+    pub(crate) const ALL: [&str; 9] = [
+        HTTP, ADMIN, VERSION, SETTINGS, READY, LEAVING, REGISTRY, RING, TWINS,
+    ];
 }
 
 /// What a replica reports about itself, by name.

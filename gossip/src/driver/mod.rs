@@ -308,6 +308,18 @@ impl Receiver for Driver {
         }
     }
 
+    fn has_news(&self, address: SocketAddr) {
+        if let Some(net) = self.net() {
+            net.membership.greet(address);
+        }
+    }
+
+    fn outdone(&self, version: u64) {
+        if let Some(net) = self.net() {
+            net.membership.outdone(version);
+        }
+    }
+
     fn message(
         &self,
         from: &ReplicaId,

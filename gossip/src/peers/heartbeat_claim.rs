@@ -2,7 +2,7 @@
 //!
 //! Pure.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::config::ROUND;
 
@@ -33,7 +33,7 @@ impl OwnHeartbeat {
         self.heartbeat.saturating_add(made)
     }
 
-    /// Whether others' claims about keys up to `version` count: only while the replica itself is silent.
+    /// Whether it can have written keys up to `version` since, and what others say of them may be news.
     pub(crate) fn leaves_room(&self, version: u64, now: Instant) -> bool {
         self.since_ms(now) >= SPEAKS_FOR_ITSELF_MS && version <= self.version + self.ahead(now)
     }
@@ -42,7 +42,7 @@ impl OwnHeartbeat {
     pub(crate) fn ahead(&self, now: Instant) -> u64 {
         (self.since_ms(now) / 1000)
             .saturating_mul(VERSIONS_PER_S)
-            .min(NUMBER_MAX)
+            .min(AHEAD_MAX)
     }
 
     fn since_ms(&self, now: Instant) -> u64 {
@@ -78,8 +78,12 @@ const ROUND_MS: u64 = ROUND.as_millis() as u64;
 /// A replica that sent something in this time speaks for itself: in a cluster of 16 each pair exchanges
 /// messages every half second, and 99 times in 100 within this.
 const SPEAKS_FOR_ITSELF_MS: u64 = 2000;
+pub(crate) const SPEAKS_FOR_ITSELF: Duration = Duration::from_millis(SPEAKS_FOR_ITSELF_MS);
 /// Key versions that a replica can write in a second: one for each change of the worker set and its ring.
 const VERSIONS_PER_S: u64 = 250;
+/// However long a replica is silent: so nobody honest holds more of a replica than this beyond what that one wrote, and who
+/// claims more of it lies. A replica goes past such a claim each ten seconds at most, which takes centuries to [`NUMBER_MAX`].
+pub(crate) const AHEAD_MAX: u64 = 64 * VERSIONS_PER_S;
 /// No counter of an honest replica gets here in a century.
 pub(crate) const NUMBER_MAX: u64 = 1 << 48;
 const PACE_MIN: u64 = 1000 / ROUND_MS;

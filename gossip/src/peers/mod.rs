@@ -20,9 +20,12 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use crate::budget::Budget;
 use crate::replica::ReplicaId;
 
-pub(crate) use heartbeat_claim::{HeartbeatPace, NUMBER_MAX, OwnHeartbeat};
+pub(crate) use heartbeat_claim::{
+    AHEAD_MAX, HeartbeatPace, NUMBER_MAX, OwnHeartbeat, SPEAKS_FOR_ITSELF,
+};
 pub(crate) use keys::KEYS_MAX;
 use keys::Keys;
 use limits::{Allowed, PeerLimits};
@@ -53,6 +56,8 @@ pub(crate) struct PeerTable {
     pub(crate) cluster: String,
     pub(crate) own: Member,
     pub(crate) own_version: u64,
+    /// Times that replicas are asked for news of themselves.
+    pub(crate) asking: Option<Budget>,
     pub(crate) admitted: HashMap<String, Admitted>,
     /// Of all replicas that proved a certificate, also of those that left.
     pub(crate) limits: HashMap<String, PeerLimits>,
@@ -65,7 +70,9 @@ pub(crate) struct Admitted {
     pub(crate) generation: u64,
     pub(crate) address: SocketAddr,
     /// When it last proved itself, or sent something.
-    heard: Instant,
+    pub(crate) heard: Instant,
+    /// When it was last asked for news of itself that others had.
+    pub(crate) asked: Option<Instant>,
     /// The last heartbeat that the replica itself reported.
     pub(crate) own_heartbeat: Option<OwnHeartbeat>,
     /// The highest heartbeat of it that each other replica reported since.
@@ -83,6 +90,7 @@ impl PeerTable {
             cluster: cluster.to_owned(),
             own,
             own_version: 0,
+            asking: None,
             admitted: HashMap::new(),
             limits: HashMap::new(),
             left: HashMap::new(),
@@ -307,6 +315,7 @@ impl Admitted {
             generation: member.generation,
             address: member.address,
             heard: now,
+            asked: None,
             own_heartbeat: None,
             claims: HashMap::new(),
             pace: HeartbeatPace::new(),

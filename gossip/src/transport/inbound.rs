@@ -204,6 +204,12 @@ impl Link {
                 for (id, address) in &passed.strangers {
                     peer::consider(&self.shared, &self.receiver, id, *address);
                 }
+                if let Some(version) = passed.outdone {
+                    self.receiver.outdone(version);
+                }
+                for address in passed.ask {
+                    self.receiver.has_news(address);
+                }
                 self.receiver.gossip(self.member.address, passed.bytes);
             }
             Err(refused) => self.refuse(refused),

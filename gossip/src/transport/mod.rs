@@ -78,6 +78,10 @@ use seen::SeenLink;
 pub(crate) trait Receiver: Send + Sync + 'static {
     /// A message for chitchat that the judge passed, from the peer that is dialled at `from`.
     fn gossip(&self, from: SocketAddr, bytes: Vec<u8>);
+    /// The peer at this address has news of itself, another one says.
+    fn has_news(&self, address: SocketAddr);
+    /// A peer holds this version of our own keys, which is above ours.
+    fn outdone(&self, version: u64);
     /// A push or a question of an authenticated peer, in a frame of so many bytes. What is returned answers a question
     /// on the same stream.
     fn message(

@@ -23,6 +23,8 @@ impl Receiver for Recorder {
     fn gossip(&self, _: SocketAddr, bytes: Vec<u8>) {
         let _ = self.gossip.try_send(bytes);
     }
+    fn has_news(&self, _: SocketAddr) {}
+    fn outdone(&self, _: u64) {}
     fn message(&self, _: &ReplicaId, _: Header, _: Message, _: usize) -> Vec<Message> {
         Vec::new()
     }

@@ -8,6 +8,7 @@ mod carried;
 mod chitchat;
 mod cornered;
 mod floods;
+mod gate;
 mod membership;
 mod planes;
 mod rogue;

@@ -60,9 +60,9 @@ async fn what_is_refused_is_counted_and_ends_in_a_ban() {
             chitchat::ack(&[below]),
         ),
         (
-            "S05 the receiver's own keys",
+            "S05 the receiver's own keys, further than anybody can have believed",
             "own_state",
-            chitchat::ack(&[about(me.clone(), &[("http", "POISON", 50)])]),
+            chitchat::ack(&[about(me.clone(), &[("http", "POISON", 1 << 40)])]),
         ),
         (
             "S05 version 2^64-1 of the receiver",
@@ -133,7 +133,7 @@ async fn what_is_refused_is_counted_and_ends_in_a_ban() {
 }
 
 /// What an honest peer may carry is no offence, and changes nothing either: forged heartbeats and keys
-/// of a healthy replica, invented replicas, records of former generations, messages of another cluster.
+/// of a healthy replica and of the receiver, invented replicas, records of former generations, messages of another cluster.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hearsay_changes_nothing() {
     let mut scene = Scene::new().await;
@@ -141,6 +141,7 @@ async fn hearsay_changes_nothing() {
     let victim = scene.victim();
     let line = rogue.dial(victim.address()).await;
     let healthy = scene.honest[1].node();
+    let me = victim.node();
     let former = Node {
         generation: healthy.generation - 1,
         ..healthy.clone()
@@ -179,7 +180,7 @@ async fn hearsay_changes_nothing() {
                 version: 3,
             },
         ];
-        let changes = [&healthy, &former, &theirs].map(|node| about(node.clone(), &facts));
+        let changes = [&healthy, &former, &theirs, &me].map(|node| about(node.clone(), &facts));
         [
             chitchat::syn(CLUSTER, &digest),
             chitchat::syn_ack(&digest, &changes),
@@ -198,6 +199,9 @@ async fn hearsay_changes_nothing() {
     let h2 = view.replicas().iter().find(|r| r.id.as_str() == "h2");
     let h2 = h2.expect("it is there");
     assert!(h2.live && h2.http == "127.0.0.1:80", "{h2:?}");
+    let view = scene.honest[1].agent.view();
+    let me = view.replicas().iter().find(|r| r.id.as_str() == "h1");
+    assert!(me.is_some_and(|me| me.http == "127.0.0.1:80"), "{me:?}");
     assert!(view.replicas().iter().all(|r| r.id.as_str() != "theirs"));
     drop(line);
     scene.still_works("hearsay").await;

@@ -135,6 +135,16 @@ impl Scene {
 
 impl Honest {
     pub(crate) async fn start(authority: &Authority, name: &str, seeds: Vec<String>) -> Self {
+        Self::start_behind(authority, name, seeds, None).await
+    }
+
+    /// Others dial it at the second address.
+    pub(crate) async fn start_behind(
+        authority: &Authority,
+        name: &str,
+        seeds: Vec<String>,
+        advertise: Option<SocketAddr>,
+    ) -> Self {
         let pem = pem(authority, name);
         let identity =
             Identity::from_pem(CLUSTER, name, &pem.ca, &pem.cert, &pem.key).expect("identity");
@@ -145,6 +155,7 @@ impl Honest {
         };
         let config = GossipConfig {
             seeds,
+            advertise: advertise.map(|address| address.to_string()),
             ..GossipConfig::new(([127, 0, 0, 1], 0).into(), facts)
         };
         let mut metrics = Registry::default();

@@ -9,11 +9,11 @@
 //! - Only replicas that proved their certificate to **this** replica exist here ([`PeerTable::admit`]),
 //!   in the generation and at the address that they gave then. Entries about others are trimmed:
 //!   honest peers know more replicas than we have met, so it is no offence. They name replicas to dial.
-//! - A replica speaks for itself. While it does, others' claims about its keys are trimmed. Their
-//!   claims about its heartbeat are cut down to its own last value and the rounds since (`peers/heartbeat_claim.rs`).
-//!   So are keys that would be too many with those known here. None of it is an offence: an honest peer may carry what a
-//!   liar sent it, and only it.
-//! - No peer may report about this replica itself.
+//! - A replica speaks for itself. While anything of it comes, others' claims about its keys are trimmed, and it is asked
+//!   itself if they may be news. Their claims about its heartbeat are cut down to its own last value and the rounds since
+//!   (`peers/heartbeat_claim.rs`). So are keys that would be too many with those known here.
+//! - No peer may report about this replica itself. What it claims beyond that is trimmed, and outdone (see `mod.rs`).
+//! - None of that is an offence: an honest peer may carry what a liar sent it, and only it.
 //! - Lengths, counts, versions, keys and values are bounded (`parse.rs`).
 //! - So is how much one replica sends (`peers/limits.rs`).
 //! - The tenth refused message cuts the sender off for a minute.
@@ -22,18 +22,34 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::parse::{self, Change, Message, Node, Standing};
+use crate::budget::Budget;
 use crate::config::ROUND;
-use crate::peers::{Admitted, Lane, NUMBER_MAX, OwnHeartbeat, PeerTable, Reason, Refused};
+use crate::peers::{
+    AHEAD_MAX, Admitted, Lane, NUMBER_MAX, OwnHeartbeat, PeerTable, Reason, Refused,
+    SPEAKS_FOR_ITSELF,
+};
 use crate::replica::ReplicaId;
 
 /// A message for chitchat, written by us.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Passed {
     pub(crate) bytes: Vec<u8>,
-    /// Entries left out because this replica has not met their subject.
+    /// Entries left out: this replica has not met their subject, or that one speaks for itself.
     pub(crate) trimmed: usize,
     /// Some of those subjects, if they were never met in any generation: these are dialled.
     pub(crate) strangers: Vec<(ReplicaId, SocketAddr)>,
+    /// Replicas of which the sender may have news, where they are to be had from themselves.
+    pub(crate) ask: Vec<SocketAddr>,
+    /// The greatest version of our own keys that the sender claims to hold, if we have not come so far.
+    pub(crate) outdone: Option<u64>,
+}
+
+/// What was found in a delta, and is not passed on.
+#[derive(Default)]
+struct Found {
+    trimmed: usize,
+    ask: Vec<SocketAddr>,
+    outdone: Option<u64>,
 }
 
 impl PeerTable {
@@ -64,26 +80,32 @@ impl PeerTable {
                     bytes: parse::write_syn(&digest, cluster),
                     trimmed,
                     strangers,
+                    ask: Vec::new(),
+                    outdone: None,
                 })
             }
             Message::SynAck { mut digest, delta } => {
                 let mut changes = parse::delta(&delta)?;
                 let strangers = self.strangers(&digest);
-                let trimmed =
-                    self.digest(from, &mut digest, now)? + self.delta(from, &mut changes, now)?;
+                let trimmed = self.digest(from, &mut digest, now)?;
+                let found = self.delta(from, &mut changes, now)?;
                 Ok(Passed {
                     bytes: parse::write_syn_ack(&digest, &changes),
-                    trimmed,
+                    trimmed: trimmed + found.trimmed,
                     strangers,
+                    ask: found.ask,
+                    outdone: found.outdone,
                 })
             }
             Message::Ack { delta } => {
                 let mut changes = parse::delta(&delta)?;
-                let trimmed = self.delta(from, &mut changes, now)?;
+                let found = self.delta(from, &mut changes, now)?;
                 Ok(Passed {
                     bytes: parse::write_ack(&changes),
-                    trimmed,
+                    trimmed: found.trimmed,
                     strangers: Vec::new(),
+                    ask: found.ask,
+                    outdone: found.outdone,
                 })
             }
         }
@@ -142,29 +164,41 @@ impl PeerTable {
         from: &ReplicaId,
         changes: &mut Vec<Change<'_>>,
         now: Instant,
-    ) -> Result<usize, Reason> {
+    ) -> Result<Found, Reason> {
         let before = changes.len();
+        let (mut outdone, mut news) = (None, Vec::new());
         let mut verdict = Ok(());
         changes.retain(|change| {
             let greatest = change.greatest().max(change.collected);
             if self.is_own(&change.node) {
-                // What we reported may come back when messages overtake each other; more than that is forged.
-                if greatest > self.own_version {
+                // What we reported may come back when messages overtake each other. More than that somebody forged, and
+                // its carrier may have believed it while it did not hear us; but not so much.
+                if greatest > self.own_version + AHEAD_MAX {
                     verdict = Err(Reason::OwnState);
+                } else if greatest > self.own_version {
+                    outdone = outdone.max(Some(greatest));
                 }
                 return false;
             }
             let Some(known) = self.known(&change.node) else {
                 return false;
             };
-            let is_own_claim = change.node.id == from.as_str();
             if greatest.max(change.from) > NUMBER_MAX {
                 verdict = Err(Reason::Implausible);
             }
-            is_own_claim
-                || known
-                    .own_heartbeat
-                    .is_some_and(|own| own.leaves_room(greatest, now))
+            if change.node.id == from.as_str() {
+                return true;
+            }
+            let own = known.own_heartbeat;
+            if !own.is_some_and(|own| own.leaves_room(greatest, now)) {
+                return false;
+            }
+            // Its own word may be some seconds old in a large cluster, although it is connected.
+            let is_silent = now.saturating_duration_since(known.heard) >= SPEAKS_FOR_ITSELF;
+            if !is_silent && own.is_some_and(|own| greatest > own.version) {
+                news.push(change.node.id);
+            }
+            is_silent
         });
         verdict?;
         let mut verdict = Ok(());
@@ -184,7 +218,32 @@ impl PeerTable {
             fits
         });
         verdict?;
-        Ok(before - changes.len())
+        news.retain(|id| self.may_ask(id, now));
+        let address = |id| self.admitted.get(id).map(|known| known.address);
+        Ok(Found {
+            trimmed: before - changes.len(),
+            ask: news.into_iter().filter_map(address).collect(),
+            outdone,
+        })
+    }
+
+    /// Whether a replica is asked now for news of itself that another one reports. Bounded: a liar has news all the time.
+    fn may_ask(&mut self, id: &str, now: Instant) -> bool {
+        let (per_s, burst) = ASKED;
+        let asking = self
+            .asking
+            .get_or_insert_with(|| Budget::new(per_s, burst, now));
+        let is_old = |at: Instant| now.saturating_duration_since(at) >= ASKED_EACH;
+        let known = self.admitted.get_mut(id);
+        let Some(known) = known.filter(|known| known.asked.is_none_or(is_old)) else {
+            return false;
+        };
+        let may_ask = asking.is_open(now);
+        if may_ask {
+            asking.spend(1);
+            known.asked = Some(now);
+        }
+        may_ask
     }
 
     fn take_own(&mut self, from: &ReplicaId, standing: &Standing<'_>, now: Instant) {
@@ -261,5 +320,9 @@ impl Admitted {
 
 /// A little less than a round, so that one that comes each round is not left out each other time.
 const RISES_EACH: Duration = Duration::from_millis(ROUND.as_millis() as u64 * 3 / 4);
+/// How often one replica is asked for news of itself: an answer takes some milliseconds, and may be lost.
+const ASKED_EACH: Duration = Duration::from_secs(1);
+/// Such questions to all of them a second, and at once: fewer than chitchat's own.
+const ASKED: (u32, u32) = (10, 20);
 /// Strangers named from one message.
 pub(super) const STRANGERS_MAX: usize = 8;

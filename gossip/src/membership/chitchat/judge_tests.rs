@@ -145,6 +145,8 @@ fn honest_messages_pass_unchanged() {
                 bytes: bytes.clone(),
                 trimmed: 0,
                 strangers: Vec::new(),
+                ask: Vec::new(),
+                outdone: None,
             })
         );
     }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use super::judge::{Passed, STRANGERS_MAX};
 use super::judge_tests::*;
 use super::parse::{self, Change};
-use crate::peers::{KEYS_MAX, Member, Reason, STRIKES_MAX};
+use crate::peers::{AHEAD_MAX, KEYS_MAX, Lane, Member, Reason, STRIKES_MAX};
 use crate::replica::ReplicaId;
 use crate::transport::CHITCHAT_BYTES_MAX;
 
@@ -42,34 +42,55 @@ fn version_above_the_declared_greatest() {
     );
 }
 
-/// Overwrote the receiver's own keys; with version 2^64-1 its next own write overflowed.
+/// Overwrote the receiver's own keys; with version 2^64-1 its next own write overflowed. What an honest peer can have believed
+/// while it did not hear us is no offence of its.
 #[test]
 fn delta_about_the_receiver() {
     let mut bench = Bench::new();
     let me = bench.me.clone();
-    let echo = bench
-        .pass(&parse::write_ack(&[change(&me, &[("http", "mine", 7)])]))
-        .expect("an echo");
-    assert_eq!(
-        echo,
-        Passed {
-            bytes: parse::write_ack(&[]),
-            trimmed: 1,
-            strangers: Vec::new(),
-        }
-    );
-    for version in [8, u64::MAX] {
-        let forged = parse::write_ack(&[change(&me, &[("http", "POISON", version)])]);
-        assert_eq!(bench.pass(&forged), Err(Reason::OwnState));
-    }
-    let empty = Change {
-        version: Some(8),
-        ..change(&me, &[])
+    let told = |version| parse::write_ack(&[change(&me, &[("http", "POISON", version)])]);
+    let empty = |version| {
+        let change = Change {
+            version: Some(version),
+            ..change(&me, &[])
+        };
+        parse::write_ack(&[change])
     };
-    assert_eq!(
-        bench.pass(&parse::write_ack(&[empty])),
-        Err(Reason::OwnState)
-    );
+    let wiped = |collected| {
+        let change = Change {
+            collected,
+            ..change(&me, &[])
+        };
+        parse::write_ack(&[change])
+    };
+    let most = 7 + AHEAD_MAX;
+    for (bytes, outdone) in [
+        (told(7), None),
+        (told(8), Some(8)),
+        (empty(8), Some(8)),
+        (wiped(9), Some(9)),
+        (told(most), Some(most)),
+    ] {
+        for _ in 0..2 * STRIKES_MAX {
+            let passed = bench.pass(&bytes).expect("no offence");
+            let expected = Passed {
+                bytes: parse::write_ack(&[]),
+                trimmed: 1,
+                strangers: Vec::new(),
+                ask: Vec::new(),
+                outdone,
+            };
+            assert_eq!(passed, expected);
+        }
+    }
+    for bytes in [
+        told(most + 1),
+        empty(most + 1),
+        wiped(most + 1),
+        told(u64::MAX),
+    ] {
+        assert_eq!(bench.pass(&bytes), Err(Reason::OwnState));
+    }
 }
 
 /// Dropped a healthy replica from every live set for the rest of its generation.
@@ -122,6 +143,70 @@ fn forged_keys_of_a_third_replica() {
     assert_eq!(passed.bytes, said(5 + 750));
     let passed = bench.pass(&said(5 + 751)).expect("no offence");
     assert_eq!(passed.bytes, nothing);
+
+    bench.now += Duration::from_secs(3600);
+    let passed = bench.pass(&said(5 + AHEAD_MAX)).expect("no offence");
+    assert_eq!(passed.bytes, said(5 + AHEAD_MAX));
+    let passed = bench.pass(&said(6 + AHEAD_MAX)).expect("no offence");
+    assert_eq!(passed.bytes, nothing, "an honest one writes no more");
+}
+
+/// In a large cluster a replica that is connected says for seconds nothing of itself to each one: what others say of it then
+/// is no reason to believe them, but to ask it, now and then.
+#[test]
+fn forged_keys_of_a_replica_that_is_connected() {
+    let mut bench = Bench::new();
+    let b = bench.b.clone();
+    let said = |version| parse::write_ack(&[change(&b, &[("ready", "0", version)])]);
+    let mut asked = 0;
+    for _ in 0..1000 {
+        bench.now += Duration::from_millis(10);
+        let load = bench.table.allow(&b.id, Lane::Load, 1, bench.now);
+        load.expect("its load comes");
+        let passed = bench.pass(&said(6)).expect("no offence");
+        assert_eq!((passed.bytes, passed.trimmed), (parse::write_ack(&[]), 1));
+        assert!(passed.ask.iter().all(|&address| address == b.address));
+        asked += passed.ask.len();
+    }
+    assert_eq!(
+        asked, 9,
+        "each second, after the two in which it spoke itself"
+    );
+    let old = bench.pass(&said(5)).expect("no offence");
+    assert_eq!(old.ask, [], "no news");
+}
+
+/// However many replicas a liar has news of.
+#[test]
+fn questions_for_made_up_news_are_bounded() {
+    let mut bench = Bench::new();
+    let many: Vec<_> = (0..100)
+        .map(|n| member(&format!("x{n}"), 100 + n))
+        .collect();
+    for one in &many {
+        bench.table.admit(one, bench.now).expect("room");
+        let word = parse::write_syn(&[standing(one, 1, 1)], "demo");
+        bench.table.inspect(&one.id, &word, bench.now).expect("own");
+    }
+    let news: Vec<_> = many
+        .iter()
+        .map(|one| change(one, &[("ready", "0", 9)]))
+        .collect();
+    let mut asked = 0;
+    bench.now += Duration::from_secs(3);
+    for _ in 0..100 {
+        bench.now += Duration::from_millis(100);
+        for one in &many {
+            let load = bench.table.allow(&one.id, Lane::Load, 1, bench.now);
+            load.expect("its load comes");
+        }
+        asked += bench
+            .pass(&parse::write_ack(&news))
+            .expect("no offence")
+            .ask
+            .len();
+    }
+    assert!((100..=120).contains(&asked), "{asked} in 10 s");
 }
 
 /// 1,800 invented ids made the receiver's own messages too long to send, in every replica.

@@ -4,12 +4,17 @@
 //! while the process lives, with membership frozen, and only its termination watcher shows it. So one
 //! task here owns it: when it ends, readiness goes, and it starts again under a higher generation.
 //!
+//! - `again.rs`: when own facts are written again.
 //! - `judge.rs`: stands before chitchat and judges every byte of a peer (`parse.rs`, `peers/heartbeat_claim.rs`).
 //! - `known_attacks.rs`: every message that is known to break chitchat.
+//!
+//! Own facts are written again each minute, under higher versions, and sooner above those that a peer holds of them: a liar
+//! may have forged some where this replica was not heard for a while, and chitchat keeps whatever is higher.
 //!
 //! A generation never repeats: with the same one twice, two replicas' copies of a third diverge for
 //! ever. It is the start time, or one above the highest that anybody has seen of our id.
 
+mod again;
 mod judge;
 #[cfg(test)]
 mod judge_tests;
@@ -31,11 +36,12 @@ use chitchat::{
     FailureDetectorConfig, NodeState, Serializable, spawn_chitchat,
 };
 use tokio::sync::{Mutex, mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use self::again::Again;
 use crate::config::ROUND;
-use crate::facts::{FactMap, SeenReplica};
+use crate::facts::{FactMap, SeenReplica, fact};
 use crate::metrics::Metrics;
 use crate::peers::is_plausible_generation;
 use crate::replica::ReplicaId;
@@ -50,6 +56,8 @@ pub(crate) struct Membership {
     greetings: mpsc::Sender<SocketAddr>,
     facts: Arc<watch::Sender<FactMap>>,
     outrun: Arc<watch::Sender<u64>>,
+    /// A generation of ours, and the greatest version of its keys that a peer holds.
+    outdone: Arc<watch::Sender<(u64, u64)>>,
     sightings: watch::Receiver<Vec<SeenReplica>>,
     alive: watch::Receiver<bool>,
     transport: Transport,
@@ -74,6 +82,7 @@ impl Membership {
         let (greetings, to_greet) = mpsc::channel(GREETINGS);
         let (facts, new_facts) = watch::channel(facts);
         let (outrun, seen) = watch::channel(0);
+        let (outdone, held) = watch::channel((0, 0));
         let (sightings_out, sightings) = watch::channel(Vec::new());
         let (alive_out, alive) = watch::channel(false);
         #[cfg(debug_assertions)]
@@ -86,6 +95,7 @@ impl Membership {
             to_greet,
             facts: new_facts,
             seen,
+            held,
             sightings: sightings_out,
             alive: alive_out,
             metrics: metrics.clone(),
@@ -100,6 +110,7 @@ impl Membership {
             greetings,
             facts: Arc::new(facts),
             outrun: Arc::new(outrun),
+            outdone: Arc::new(outdone),
             sightings,
             alive,
             transport: transport.clone(),
@@ -154,6 +165,16 @@ impl Membership {
         });
     }
 
+    /// A peer holds this version of our own keys, of this generation: write them above it.
+    pub(crate) fn outdone(&self, version: u64) {
+        let held = (self.transport.generation(), version);
+        self.outdone.send_if_modified(|highest| {
+            let is_news = held > *highest;
+            *highest = held.max(*highest);
+            is_news
+        });
+    }
+
     /// All replicas that chitchat knows, this one left out; updated each round.
     pub(crate) fn sightings(&self) -> watch::Receiver<Vec<SeenReplica>> {
         self.sightings.clone()
@@ -178,6 +199,7 @@ struct Supervisor {
     to_greet: mpsc::Receiver<SocketAddr>,
     facts: watch::Receiver<FactMap>,
     seen: watch::Receiver<u64>,
+    held: watch::Receiver<(u64, u64)>,
     sightings: watch::Sender<Vec<SeenReplica>>,
     alive: watch::Sender<bool>,
     metrics: Metrics,
@@ -261,6 +283,7 @@ impl Supervisor {
         let mut termination = std::pin::pin!(handle.termination_watcher());
         let mut round = tokio::time::interval(ROUND);
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut again = Again::new(Instant::now());
         loop {
             tokio::select! {
                 result = &mut termination => {
@@ -275,6 +298,11 @@ impl Supervisor {
                     }
                 }
                 Ok(()) = self.facts.changed() => self.publish(handle).await,
+                Ok(()) = self.held.changed() => again.is_outdone = true,
+                () = sleep_until(again.due()) => {
+                    self.write_again(handle).await;
+                    again.written(Instant::now());
+                }
                 Some(address) = self.to_greet.recv() => {
                     // An error means that the task has ended, which the first branch sees.
                     let _ = handle.gossip(address);
@@ -291,6 +319,27 @@ impl Supervisor {
         let own = chitchat.self_node_state();
         for (name, value) in facts {
             own.set(name, value);
+        }
+        // Still under the lock: no peer has seen this version yet.
+        self.transport.own_version(own.max_version());
+    }
+
+    /// Every fact once more, in versions above those of before and those that peers hold; those without a value, too.
+    async fn write_again(&mut self, handle: &ChitchatHandle) {
+        let facts = self.facts.borrow().clone();
+        let (generation, held) = *self.held.borrow();
+        let chitchat = handle.chitchat();
+        let mut chitchat = chitchat.lock().await;
+        let own = chitchat.self_node_state();
+        if generation == own.chitchat_id().generation_id && held > own.max_version() {
+            own.set_max_version(held);
+        }
+        for name in fact::ALL {
+            // The same value alone would leave it at its version.
+            if own.contains_key(name) {
+                own.delete(name);
+            }
+            own.set(name, facts.get(name).map_or("", String::as_str));
         }
         // Still under the lock: no peer has seen this version yet.
         self.transport.own_version(own.max_version());

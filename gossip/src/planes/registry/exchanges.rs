@@ -60,12 +60,12 @@ impl Exchanges {
         let is_linked = |id: &ReplicaId| around.links.iter().any(|link| link.peer == *id);
         let live = around.seen.others.iter().filter(|seen| seen.live);
         let differing = live.filter(|seen| is_linked(&seen.id)).filter_map(|seen| {
-            let theirs = seen.facts.get(fact::REGISTRY)?;
+            let theirs = seen.fact(fact::REGISTRY);
             let pair = || Pair {
                 ours: ours.to_owned(),
-                theirs: theirs.clone(),
+                theirs: theirs.to_owned(),
             };
-            (theirs != ours).then(|| (seen.id.clone(), pair()))
+            (!theirs.is_empty() && theirs != ours).then(|| (seen.id.clone(), pair()))
         });
         let mut differing: Vec<_> = differing.collect();
         let count = differing.len();
