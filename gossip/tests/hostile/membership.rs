@@ -42,16 +42,6 @@ async fn what_is_refused_is_counted_and_ends_in_a_ban() {
         .map(|(key, version)| (key.as_str(), "x", *version))
         .collect();
     let long = "v".repeat(60_000);
-    let invented: Vec<Standing> = (0..600)
-        .map(|n| Standing {
-            node: Node {
-                id: format!("x{n}"),
-                ..healthy.clone()
-            },
-            heartbeat: 1,
-            version: 1,
-        })
-        .collect();
     let heartbeat = scene.standing(1, u64::MAX, 1);
     let attacks: Vec<(&str, &str, Vec<u8>)> = vec![
         (
@@ -73,11 +63,6 @@ async fn what_is_refused_is_counted_and_ends_in_a_ban() {
             "S07 heartbeat 2^64-1",
             "implausible",
             chitchat::syn(CLUSTER, &[heartbeat]),
-        ),
-        (
-            "S08 600 made-up ids",
-            "too_many",
-            chitchat::syn(CLUSTER, &invented),
         ),
         (
             "S08 3,000 keys in a message",
@@ -165,6 +150,16 @@ async fn hearsay_changes_nothing() {
         heartbeat: 1,
         version: 0,
     };
+    // As many as an honest peer may know where a liar has had so many lives.
+    let invented = (0..600).map(|n| Standing {
+        node: Node {
+            id: format!("x{n}"),
+            ..healthy.clone()
+        },
+        heartbeat: 1,
+        version: 1,
+    });
+    let invented: Vec<_> = invented.collect();
     let told = |heartbeat| {
         let digest = [
             own.clone(),
@@ -193,16 +188,19 @@ async fn hearsay_changes_nothing() {
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    assert!(victim.sum("gossip_trimmed_total", "") >= 120.0);
+    for _ in 0..2 * PATIENCE {
+        assert!(line.send(&chitchat::syn(CLUSTER, &invented)).await);
+    }
+    assert!(victim.sum("gossip_trimmed_total", "") >= 120.0 + 600.0);
     assert_eq!(victim.refused(""), 0.0);
     let view = victim.agent.view();
     let h2 = view.replicas().iter().find(|r| r.id.as_str() == "h2");
     let h2 = h2.expect("it is there");
     assert!(h2.live && h2.http == "127.0.0.1:80", "{h2:?}");
+    assert!(view.replicas().iter().all(|r| r.id.as_str() != "theirs"));
     let view = scene.honest[1].agent.view();
     let me = view.replicas().iter().find(|r| r.id.as_str() == "h1");
     assert!(me.is_some_and(|me| me.http == "127.0.0.1:80"), "{me:?}");
-    assert!(view.replicas().iter().all(|r| r.id.as_str() != "theirs"));
     drop(line);
     scene.still_works("hearsay").await;
 }

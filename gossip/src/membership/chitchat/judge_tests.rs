@@ -117,7 +117,13 @@ pub(super) fn ack_of(blocks: &[(u8, Vec<u8>)]) -> Vec<u8> {
 /// The operations of a delta, as they are inside its blocks.
 pub(super) fn operations(changes: &[Change<'_>]) -> Vec<u8> {
     let message = parse::write_ack(changes);
-    message[4 + 3..message.len() - 1].to_vec()
+    let (mut rest, mut operations) = (&message[4..], Vec::new());
+    while let [2, low, high, blocks @ ..] = rest {
+        let (block, next) = blocks.split_at(u16::from_le_bytes([*low, *high]).into());
+        operations.extend(block);
+        rest = next;
+    }
+    operations
 }
 
 #[test]

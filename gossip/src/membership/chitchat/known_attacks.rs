@@ -14,6 +14,7 @@
 //! | a value above 65 kB | never passed on, blocks all later keys | `keys_and_values` |
 //! | a key that begins with a multi-byte character | every receiver panicked | `keys_and_values` |
 //! | a new generation with each restart | 1,360 of them end gossip | `crash_loop` |
+//! | 64 keys of 4 KiB in each of many lives | not chitchat, but our limits: who carried them was cut off for their length and number | `many_lives_of_many_keys` |
 //! | other keys of itself to each peer | not chitchat, but our limit of keys: honest peers cut each other off for them | `other_keys_to_each_peer` |
 //! | forged keys of a third replica | its own later values never count | `forged_keys_of_a_third_replica` |
 
@@ -213,9 +214,7 @@ fn questions_for_made_up_news_are_bounded() {
 #[test]
 fn made_up_ids() {
     let mut bench = Bench::new();
-    let invented: Vec<_> = (0..parse::NODES_MAX)
-        .map(|n| member(&format!("x{n}"), 7))
-        .collect();
+    let invented: Vec<_> = (0..1_000).map(|n| member(&format!("x{n}"), 7)).collect();
     let digest: Vec<_> = invented
         .iter()
         .map(|member| standing(member, 1, 1))
@@ -228,12 +227,45 @@ fn made_up_ids() {
         (digest.len(), parse::write_syn(&[], "demo"))
     );
     assert_eq!(passed.strangers.len(), STRANGERS_MAX);
-    let more = member("y", 7);
-    let digest: Vec<_> = digest.into_iter().chain([standing(&more, 1, 1)]).collect();
-    assert_eq!(
-        bench.pass(&parse::write_syn(&digest, "demo")),
-        Err(Reason::TooMany)
-    );
+}
+
+/// In each of its lives a liar told an honest peer as much as it may, which shrinks to next to nothing in what that one sends.
+#[test]
+fn many_lives_of_many_keys() {
+    let mut bench = Bench::new();
+    let lives: Vec<_> = (1..=600)
+        .map(|life| Member {
+            generation: GENERATION + life,
+            ..member("liar", 9)
+        })
+        .collect();
+    let text = "v".repeat(4096);
+    let keys: Vec<_> = (0..KEYS_MAX).map(|n| format!("k{n}")).collect();
+    let values: Vec<_> = keys
+        .iter()
+        .zip(1..)
+        .map(|(key, version)| (key.as_str(), text.as_str(), version))
+        .collect();
+    let a = bench.a.clone();
+    let first = change(&a, &[("http", "x", 6)]);
+    let lies = lives.iter().map(|life| change(life, &values));
+    let changes: Vec<_> = std::iter::once(first).chain(lies.take(50)).collect();
+    let blocks: Vec<_> = operations(&changes)
+        .chunks(16_384)
+        .map(|block| (1, zstd::bulk::compress(block, 0).expect("zstd")))
+        .collect();
+    let carried = ack_of(&blocks);
+    assert!(carried.len() < CHITCHAT_BYTES_MAX, "{}", carried.len());
+    let digest: Vec<_> = lives.iter().map(|life| standing(life, 1, 1)).collect();
+    for _ in 0..2 * STRIKES_MAX {
+        let passed = bench.pass(&carried).expect("no offence");
+        assert_eq!(
+            passed.bytes,
+            parse::write_ack(&[change(&a, &[("http", "x", 6)])])
+        );
+        let known = bench.pass(&parse::write_syn(&digest, "demo"));
+        assert_eq!(known.expect("no offence").trimmed, lives.len());
+    }
 }
 
 /// 65 kB inflated to 195 MB.

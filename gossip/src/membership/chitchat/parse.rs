@@ -8,6 +8,7 @@
 //! A delta is a stream of blocks (1 = zstd, 2 = plain, each with a u16 length; 0 ends it) that holds
 //! operations: 0 opens a node, 1 sets a key, 2 sets the node's greatest version.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::peers::{KEYS_MAX, Reason};
@@ -21,12 +22,19 @@ pub(super) enum Message<'a> {
     },
     SynAck {
         digest: Vec<Standing<'a>>,
-        delta: Vec<u8>,
+        delta: Inflated,
     },
     Ack {
-        delta: Vec<u8>,
+        delta: Inflated,
     },
     BadCluster,
+}
+
+/// The operations of a delta.
+pub(super) struct Inflated {
+    bytes: Vec<u8>,
+    /// There was more than [`INFLATED_BYTES_MAX`] of it.
+    is_cut: bool,
 }
 
 /// A replica as chitchat names it; all three parts are its identity.
@@ -105,51 +113,68 @@ pub(super) fn message(bytes: &[u8]) -> Result<Message<'_>, Reason> {
     }
 }
 
-/// Reads the operations of an inflated delta into one change for each node.
-pub(super) fn delta(inflated: &[u8]) -> Result<Vec<Change<'_>>, Reason> {
-    let mut rest = Reader(inflated);
+/// Reads the operations of an inflated delta into one change for each node. Of one that was cut, what is whole.
+pub(super) fn delta(inflated: &Inflated) -> Result<Vec<Change<'_>>, Reason> {
+    let mut rest = Reader(&inflated.bytes);
     let mut changes: Vec<Change<'_>> = Vec::new();
+    let mut nodes = HashSet::new();
     while !rest.0.is_empty() {
-        match rest.u8()? {
-            OP_NODE => {
-                let change = Change {
-                    node: rest.node()?,
-                    collected: rest.u64()?,
-                    from: rest.u64()?,
-                    values: Vec::new(),
-                    version: None,
-                };
-                if changes.len() == NODES_MAX
-                    || changes.iter().any(|known| known.node == change.node)
-                {
+        let operation = match Operation::read(&mut rest) {
+            Ok(operation) => operation,
+            Err(_) if inflated.is_cut => break,
+            Err(reason) => return Err(reason),
+        };
+        match operation {
+            Operation::Node(change) => {
+                if changes.len() == NODES_MAX || !nodes.insert(change.node) {
                     return Err(Reason::TooMany);
                 }
                 changes.push(change);
             }
-            OP_VALUE => {
+            Operation::Value(value) => {
                 let change = changes.last_mut().ok_or(Reason::Malformed)?;
-                let value = Value {
-                    key: rest.text()?,
-                    text: rest.text()?,
-                    version: rest.u64()?,
-                    status: rest.u8()?,
-                };
                 check_value(change, &value)?;
                 change.values.push(value);
             }
-            OP_VERSION => {
+            Operation::Version(version) => {
                 let change = changes.last_mut().ok_or(Reason::Malformed)?;
-                let version = rest.u64()?;
                 // Below a value's version it would make chitchat's own assertion fail.
                 if !change.values.is_empty() || change.version.is_some() {
                     return Err(Reason::Implausible);
                 }
                 change.version = Some(version);
             }
-            _ => return Err(Reason::Malformed),
         }
     }
     Ok(changes)
+}
+
+enum Operation<'a> {
+    Node(Change<'a>),
+    Value(Value<'a>),
+    Version(u64),
+}
+
+impl<'a> Operation<'a> {
+    fn read(rest: &mut Reader<'a>) -> Result<Self, Reason> {
+        match rest.u8()? {
+            OP_NODE => Ok(Self::Node(Change {
+                node: rest.node()?,
+                collected: rest.u64()?,
+                from: rest.u64()?,
+                values: Vec::new(),
+                version: None,
+            })),
+            OP_VALUE => Ok(Self::Value(Value {
+                key: rest.text()?,
+                text: rest.text()?,
+                version: rest.u64()?,
+                status: rest.u8()?,
+            })),
+            OP_VERSION => rest.u64().map(Self::Version),
+            _ => Err(Reason::Malformed),
+        }
+    }
 }
 
 fn check_value(change: &Change<'_>, value: &Value<'_>) -> Result<(), Reason> {
@@ -189,9 +214,14 @@ fn digest<'a>(rest: &mut Reader<'a>) -> Result<Vec<Standing<'a>>, Reason> {
         .collect()
 }
 
-/// Joins the blocks of a delta, refusing before more than [`INFLATED_BYTES_MAX`] are in memory.
-fn inflate(rest: &mut Reader<'_>) -> Result<Vec<u8>, Reason> {
-    let mut inflated = Vec::new();
+/// Joins the blocks of a delta, as far as [`INFLATED_BYTES_MAX`]. More is no offence: what many liars told a peer, each within
+/// its limits, or one in many of its lives, shrinks to next to nothing in what that peer sends. A single block that grows
+/// further than any of chitchat's is one.
+fn inflate(rest: &mut Reader<'_>) -> Result<Inflated, Reason> {
+    let mut inflated = Inflated {
+        bytes: Vec::new(),
+        is_cut: false,
+    };
     let mut block = Vec::new();
     loop {
         let kind = rest.u8()?;
@@ -200,20 +230,26 @@ fn inflate(rest: &mut Reader<'_>) -> Result<Vec<u8>, Reason> {
         }
         let length = usize::from(rest.u16()?);
         let bytes = rest.take(length)?;
+        if inflated.is_cut {
+            continue;
+        }
         let plain = match kind {
             BLOCK_PLAIN => bytes,
             BLOCK_ZSTD => {
                 block.resize(BLOCK_BYTES_MAX, 0);
                 let written = zstd::bulk::decompress_to_buffer(bytes, &mut block[..])
                     .map_err(|_| Reason::Malformed)?;
+                if written > ZSTD_BLOCK_BYTES_MAX {
+                    return Err(Reason::Inflated);
+                }
                 &block[..written]
             }
             _ => return Err(Reason::Malformed),
         };
-        if inflated.len() + plain.len() > INFLATED_BYTES_MAX {
-            return Err(Reason::Inflated);
+        inflated.is_cut = inflated.bytes.len() + plain.len() > INFLATED_BYTES_MAX;
+        if !inflated.is_cut {
+            inflated.bytes.extend_from_slice(plain);
         }
-        inflated.extend_from_slice(plain);
     }
 }
 
@@ -366,13 +402,16 @@ impl Writer {
     }
 }
 
-/// Most nodes in one digest or delta; 256 replicas and some of their former generations.
-pub(super) const NODES_MAX: usize = 512;
+/// Most nodes in one digest or delta: more than fit the longest digest, so nobody honest knows as many. Former generations
+/// of a replica stay known for half a minute, and a liar may have twenty in each second.
+pub(super) const NODES_MAX: usize = 2048;
 /// Most values of one node: what it may claim itself, and as many that others reported before it did. The judge counts
 /// each sort apart, and only the former is an offence.
 const VALUES_MAX: usize = 2 * KEYS_MAX;
 const INFLATED_BYTES_MAX: usize = 1 << 20;
 const BLOCK_BYTES_MAX: usize = u16::MAX as usize;
+/// What chitchat compresses at once.
+const ZSTD_BLOCK_BYTES_MAX: usize = 16_384;
 const KEY_BYTES_MAX: usize = 64;
 const VALUE_BYTES_MAX: usize = 4096;
 const STATUS_MAX: u8 = 2;
