@@ -117,13 +117,16 @@ impl Sender {
         }
     }
 
-    /// Whether it is a snapshot that frames of changes overtook: what they do not list is still to be had from it.
+    /// Whether it is a snapshot that frames of changes overtook: what they do not list is still to be had from it. Its number
+    /// tells little: it is given when the snapshot is written, and what is in it was read before.
     fn is_overtaken_base(&self, number: (u64, u64), frame: &LoadFrame) -> bool {
-        let is_snapshot = frame.coverage == Coverage::Full && frame.moment.is_none();
-        is_snapshot
-            && self.partial.is_some()
-            && number.0 == self.latest.0
-            && number.1 < self.latest.1
+        let is_full = frame.coverage == Coverage::Full && frame.moment.is_none();
+        // A release that knows no moments sends all of its full frames so.
+        let is_snapshot = is_full && self.counted_us.is_some();
+        let is_behind = |listed: &BTreeSet<u32>| {
+            is_full && number.1 < self.latest.1 || is_snapshot && !listed.is_empty()
+        };
+        number.0 == self.latest.0 && self.partial.as_ref().is_some_and(is_behind)
     }
 
     /// A frame of it came whose slots are positions in another list of workers: it is there, and what it has cannot be read.
@@ -172,6 +175,7 @@ impl Sender {
             let mut rest = frame.slots.clone();
             rest.retain(|at| !listed.contains(&at.slot));
             self.count(&rest, false);
+            self.latest = self.latest.max(number);
             return true;
         }
         // Without a base of this generation, or after a silence, slots not listed are unknown: zero

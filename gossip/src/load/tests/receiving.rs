@@ -332,6 +332,31 @@ fn a_snapshot_that_changes_overtook_fills_in_the_rest() {
     assert_eq!(node.others("c"), 0.0);
 }
 
+/// It was read before the changes were sent, and written after them.
+#[test]
+fn a_snapshot_that_changes_overtook_before_it_was_written_is_older_all_the_same() {
+    let mut node = Node::new(&["a", "b", "c"]);
+    let snapshot = node.frame(Coverage::Full, &[(0, 1), (1, 2)]);
+    let mut change = node.frame(Coverage::Changes, &[(1, 5)]);
+    change.moment = Some(Moment {
+        sent_us: 9,
+        hold_us: 0,
+    });
+    assert_eq!(node.hear("s", 6, &change), Applied::Fresh);
+    assert_eq!(node.hear("s", 7, &snapshot), Applied::Fresh);
+    assert_eq!(["a", "b", "c"].map(|w| node.others(w)), [1.0, 5.0, 0.0]);
+    assert_eq!(node.hear("s", 7, &snapshot), Applied::Stale, "once");
+    // From then on it has a base, and a whole frame counts as such.
+    let full = node.frame(Coverage::Full, &[(2, 9)]);
+    assert_eq!(node.hear("s", 8, &full), Applied::Fresh);
+    assert_eq!(["a", "b", "c"].map(|w| node.others(w)), [0.0, 0.0, 9.0]);
+    // A release without moments sends no frame with one: by its number, the later one counts.
+    change.moment = None;
+    assert_eq!(node.hear("old", 6, &change), Applied::Fresh);
+    assert_eq!(node.hear("old", 7, &snapshot), Applied::Fresh);
+    assert_eq!(["a", "b"].map(|w| node.others(w)), [1.0, 2.0]);
+}
+
 /// What a liar has held is bounded, and no broken list of it counts.
 #[test]
 fn what_is_held_is_bounded_and_sound() {
