@@ -24,6 +24,7 @@ mod monitoring;
 mod pods;
 mod reload;
 mod replica_kill;
+mod responses;
 mod restart_knowledge;
 mod rolling;
 mod sampled_agreement;

@@ -59,6 +59,10 @@ pub struct BodyView<'a> {
     pub stream: bool,
     /// `background`.
     pub background: bool,
+    /// `request_id`, if it is there in whatever form: vLLM's name of the request, and of the response that it stores.
+    pub request_id: Option<Option<Text<'a>>>,
+    /// `store` is `false`: nothing of the response is kept.
+    pub stores_nothing: bool,
     /// `previous_response_id`.
     pub previous_response: Option<Text<'a>>,
     /// `session_params.session_id`.
@@ -142,6 +146,11 @@ impl<'de> Visitor<'de> for Reader<'_> {
                 "tools" => once(&mut view.tools, map.next_value()?, "tools")?,
                 "system" => once(&mut view.system, map.next_value()?, "system")?,
                 "stream" => view.stream = is_true(map.next_value::<&RawValue>()?.get()),
+                "request_id" => {
+                    let id = text_or_none(&mut map)?;
+                    once(&mut view.request_id, Some(id), "request_id")?;
+                }
+                "store" => view.stores_nothing = map.next_value::<&RawValue>()?.get() == "false",
                 "background" => view.background = is_true(map.next_value::<&RawValue>()?.get()),
                 "instructions" => {
                     let instructions = text_or_none(&mut map)?;

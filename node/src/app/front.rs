@@ -149,6 +149,7 @@ fn proxy_parts(
         open_paths: base.live(|config| config.listen.open_paths.clone()),
         timeouts: base.live(|config| config.timeouts.clone()),
         retry: base.live(|config| config.retry.clone()),
+        mark_responses: config.keys.mark_responses,
         limits: base.live(|config| config.limits.clone()),
         warm_ups: Arc::clone(&followed.warm_ups),
         cache: response_cache(base),

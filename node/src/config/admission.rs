@@ -61,6 +61,10 @@ section! {
         ///
         /// With it a request needs `Authorization: Bearer <key>` (or `x-api-key`), which goes to no worker.
         file: Option<PathBuf> = None, flag "api-keys-file" Text;
+        /// Whether a response that a key's request has stored gets an id that carries its tenant, as `request_id` of the body.
+        ///
+        /// So no other tenant's key finds it, at any replica. Off for engines that refuse a field that OpenAI does not have.
+        mark_responses: bool = true;
         /// Between two looks whether the file has changed; SIGHUP looks at once. A bad file changes nothing.
         reload: Duration = secs(2), in ms(10)..=HOUR;
     }
@@ -310,7 +314,7 @@ fn check(tables: &[SectionValues], keys: &[KeyConfig], problems: &mut Vec<Proble
         }
         // A list whose last model was taken out would open all of them.
         if let Some(origin) = table.origin_of("models")
-            && key.models.is_empty()
+            && table.is_empty_list("models")
         {
             let what = "the list is empty: name the models that the key may ask for, or leave `models` out for all of them";
             refuse(origin, "key.models", what.to_owned());

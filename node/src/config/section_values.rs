@@ -45,6 +45,12 @@ impl SectionValues {
         self.entries.get(key).map(|entry| &entry.origin)
     }
 
+    /// Whether a key was written as a list of nothing.
+    pub(crate) fn is_empty_list(&self, key: &str) -> bool {
+        let entry = self.entries.get(key);
+        entry.is_some_and(|entry| matches!(&entry.value, Value::List(list) if list.is_empty()))
+    }
+
     /// The checked value of a key, if some layer set it well.
     pub(crate) fn take<T: Setting>(
         &self,

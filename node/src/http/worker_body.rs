@@ -1,7 +1,7 @@
-//! The body that goes to a worker: the client's bytes, but for the model's name where the client wrote an alias.
+//! The body that goes to a worker: the client's bytes, but for the model's name where the client wrote an alias, and for
+//! the id of a response that is stored.
 //!
-//! Only the bytes of that one value differ, and nothing is copied: what stands before and after it are slices of
-//! what came in.
+//! Only these bytes differ, and nothing is copied: what stands before, between and after them are slices of what came in.
 
 use std::mem::take;
 use std::ops::Range;
@@ -10,12 +10,18 @@ use bytes::Bytes;
 
 /// Bytes in order, as a body of known length. A clone shares them.
 #[derive(Debug, Clone)]
-pub struct WorkerBody([Bytes; 3]);
+pub struct WorkerBody([Bytes; 5]);
 
 impl WorkerBody {
     /// The client's bytes.
     pub fn unchanged(bytes: Bytes) -> Self {
-        Self([bytes, Bytes::new(), Bytes::new()])
+        Self([
+            bytes,
+            Bytes::new(),
+            Bytes::new(),
+            Bytes::new(),
+            Bytes::new(),
+        ])
     }
 
     /// The client's bytes with a JSON string in place of those at `at`.
@@ -32,7 +38,17 @@ impl WorkerBody {
     /// # Panics
     /// If `at` is not inside `bytes`.
     pub fn with(bytes: &Bytes, at: Range<usize>, others: Bytes) -> Self {
-        Self([bytes.slice(..at.start), others, bytes.slice(at.end..)])
+        let (before, behind) = (bytes.slice(..at.start), bytes.slice(at.end..));
+        Self([before, others, behind, Bytes::new(), Bytes::new()])
+    }
+
+    /// The same with further bytes at `at`, before all that was put in place of others.
+    ///
+    /// # Panics
+    /// If `at` is behind that.
+    pub fn and_at(self, at: usize, more: Bytes) -> Self {
+        let [first, second, third, ..] = self.0;
+        Self([first.slice(..at), more, first.slice(at..), second, third])
     }
 
     /// All of it in one piece, copied only if it is not.
@@ -78,6 +94,20 @@ mod tests {
         let sent: Vec<Bytes> = std::iter::from_fn(|| body.next_piece()).collect();
         assert_eq!(sent.concat(), expected[..]);
         assert_eq!((body.is_empty(), body.len()), (true, 0));
+    }
+
+    #[test]
+    fn bytes_are_added_before_a_value_that_is_replaced() {
+        let bytes = Bytes::from_static(b"{\"model\": \"alias\", \"n\":1}");
+        let more = || Bytes::from_static(b"\"id\":7,");
+        let body = WorkerBody::with_text(&bytes, 10..17, "m").and_at(1, more());
+        assert_eq!(body.to_bytes(), b"{\"id\":7,\"model\": \"m\", \"n\":1}"[..]);
+        let body = WorkerBody::unchanged(bytes.clone()).and_at(1, more());
+        assert_eq!(body.len(), bytes.len() as u64 + 7);
+        assert_eq!(
+            body.to_bytes(),
+            b"{\"id\":7,\"model\": \"alias\", \"n\":1}"[..]
+        );
     }
 
     #[test]

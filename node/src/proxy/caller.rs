@@ -4,6 +4,7 @@ use grapevine_placement::Models;
 use http::HeaderMap;
 
 use super::own_words::no_such_model;
+use super::owned_id;
 use crate::api::error::{ApiError, ErrorKind};
 use crate::tenants::ApiKey;
 
@@ -44,6 +45,14 @@ impl<'a> Caller<'a> {
             // Without keys the tenant that a request names is not checked.
             Self::Anybody | Self::Tenant(_) => true,
             Self::Keyed(key) => tenant.is_none_or(|tenant| key.tenant().number() == tenant),
+        }
+    }
+
+    /// May it have a response with this id? What the id does not say may be known otherwise.
+    pub(super) fn may_have(self, id: &str) -> bool {
+        match self {
+            Self::Anybody | Self::Tenant(_) => true,
+            Self::Keyed(key) => owned_id::is_of(id, key.tenant().number()) != Some(false),
         }
     }
 

@@ -7,9 +7,10 @@
 //! others: most workers keep no responses (vLLM does on request only), most responses are never asked for again, and
 //! a note for each would crowd out what replicas send each other about caches.
 //!
-//! Beside the worker stands the tenant whose key had the response made: for keys of others it is not there. A replica
-//! that did not relay it knows no tenant, and goes by the worker alone. A client may choose the id of its response
-//! (vLLM's `request_id`), so an answer with an id that is known to be another tenant's changes nothing here.
+//! Whose a response is stands in its id ([`owned_id`](super::owned_id)), where a key had it made and nobody chose another
+//! one: for keys of others it is not there. Of other ids the tenant stands beside the worker, and a replica that did not
+//! relay it knows none, and goes by the worker alone. An answer with an id that is known to be another tenant's changes
+//! nothing here.
 
 use std::collections::HashMap;
 use std::io::ErrorKind as ErrorOf;
@@ -210,7 +211,7 @@ impl Finder {
         };
         let note = self.holders.of(wanted.id);
         let owner = note.as_ref().and_then(|note| note.tenant);
-        if !wanted.caller.is_of(owner) {
+        if !wanted.caller.may_have(wanted.id) || !wanted.caller.is_of(owner) {
             self.metrics.searched("foreign");
             return Err(nowhere(&wanted));
         }

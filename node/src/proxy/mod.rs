@@ -23,6 +23,7 @@ pub mod metrics;
 pub mod model_series;
 pub mod outcome;
 pub mod own_words;
+mod owned_id;
 mod pace;
 mod pauses;
 mod rank;
@@ -126,6 +127,8 @@ pub struct ProxyParts {
     pub tracing: Option<Arc<Tracing>>,
     /// The clients' keys.
     pub keys: Arc<Keys>,
+    /// Whether responses that they have stored get ids that carry their tenant.
+    pub mark_responses: bool,
     /// Which requests are let in, and which wait.
     pub admission: Arc<Admission>,
     /// Which streams go on elsewhere when their worker fails.
@@ -155,6 +158,7 @@ pub struct Proxy {
     open_paths: Live<Vec<OpenPath>>,
     limits: Live<LimitConfig>,
     keys: Arc<Keys>,
+    mark_responses: bool,
     tracing: Option<Arc<Tracing>>,
     memory: Arc<Memory>,
     readiness: Arc<Readiness>,
@@ -208,6 +212,7 @@ impl Proxy {
             request_id_headers: parts.request_id_headers,
             open_paths: parts.open_paths,
             limits: parts.limits,
+            mark_responses: parts.mark_responses,
             keys: parts.keys,
             tracing: parts.tracing,
             memory: parts.memory,
@@ -529,6 +534,7 @@ impl Proxy {
             cluster: &self.dispatch.cluster,
             finder: &self.finder,
             budget: &self.dispatch.budget,
+            marks_responses: self.mark_responses,
         }
     }
 

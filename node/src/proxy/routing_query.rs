@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue, header};
 
 use super::caller::{Caller, NamedTenant};
 use super::own_words::{no_such_model, no_worker};
+use super::owned_id;
 use super::rank;
 use crate::api::Endpoint;
 use crate::api::endpoint::{Form, ID_BYTES_MAX, is_id};
@@ -62,6 +63,8 @@ pub struct RoutingQuery {
     pub asked_model: Option<Box<str>>,
     /// Where the body names an alias in place of the pool's model.
     alias: Option<Alias>,
+    /// Where the body may be told the id of the response that it has stored.
+    id_at: Option<usize>,
     /// The data-parallel rank that the client asks for, where that decides.
     rank: Option<u32>,
 }
@@ -118,6 +121,7 @@ impl RoutingQuery {
             response,
             holder: None,
             alias: asked_model.as_ref().and(read.model_at),
+            id_at: id_at(input, view)?,
             asked_model,
             stream: view.stream,
             queued: endpoint == Endpoint::Responses && view.background && !view.stream,
@@ -210,8 +214,20 @@ impl RoutingQuery {
             .map_or_else(Vec::new, |rank| rank::others(pool, rank))
     }
 
-    /// The body as workers get it: an alias gives way to the pool's model, all other bytes stay as they came.
-    pub fn body_of(&self, bytes: Bytes) -> WorkerBody {
+    /// The body as workers get it: an alias gives way to the pool's model, and a response that is stored for this tenant gets
+    /// an id that carries it; all other bytes stay as they came.
+    pub fn body_of(&self, bytes: Bytes, tenant: Option<u64>) -> WorkerBody {
+        let body = self.body_for_model(bytes);
+        match (self.id_at, tenant) {
+            (Some(at), Some(tenant)) => {
+                let id = owned_id::new(tenant);
+                body.and_at(at, format!("\"request_id\":\"{id}\",").into())
+            }
+            _ => body,
+        }
+    }
+
+    fn body_for_model(&self, bytes: Bytes) -> WorkerBody {
         let model = self.pool.model();
         match &self.alias {
             Some(Alias::Json(at)) => WorkerBody::with_text(&bytes, at.clone(), model),
@@ -318,6 +334,29 @@ fn response_of(input: &RoutingInput<'_>, view: &BodyView<'_>) -> Result<Option<S
             format!("an id of a response has 1 to {ID_BYTES_MAX} letters, digits, `_` and `-`"),
         )),
     }
+}
+
+/// Where the id of the response may be told that a request has stored; none where it has none stored, or says one itself.
+///
+/// # Errors
+/// 400 for an id that only a replica makes: with that of another tenant's response it would take its place at the worker.
+fn id_at(input: &RoutingInput<'_>, view: &BodyView<'_>) -> Result<Option<usize>, ApiError> {
+    let (Endpoint::Responses, Caller::Keyed(_)) = (input.endpoint, input.caller) else {
+        return Ok(None);
+    };
+    if let Some(id) = &view.request_id {
+        return match id {
+            Some(id) if owned_id::has_form(&id.0) => Err(ApiError::invalid(
+                "request_id",
+                "ids of this form are made here; leave `request_id` out, or choose one of another form".to_owned(),
+            )),
+            _ => Ok(None),
+        };
+    }
+    let behind = memchr::memchr(b'{', input.body).map(|brace| brace + 1);
+    // Into an empty object nothing goes that a comma follows.
+    let is_empty = |at: usize| input.body[at..].trim_ascii_start().starts_with(b"}");
+    Ok(behind.filter(|at| !view.stores_nothing && !is_empty(*at)))
 }
 
 /// Would a worker read the body of an opened path as JSON? Without a word about its type, perhaps.

@@ -170,3 +170,41 @@ async fn an_id_that_a_client_chose_stays_its_tenants() {
     }
     house.close().await;
 }
+
+/// What is not stored, or says its id, or comes without a key, goes to its worker as it came.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_a_key_has_stored_gets_an_id() {
+    let mut file = KeyFile::new();
+    let key = file.add("own", "tenant = \"a\"").await;
+    let marked = House::of(file.plan(), vec![quick()]).await;
+    let plain = file.plan().set("keys.mark_responses", "false");
+    let plain = House::of(plain, vec![quick()]).await;
+    let open = House::new(1).await;
+    let id_of = async |house: &House, body: &Value| {
+        let bearer = format!("Bearer {key}");
+        let headers = [("authorization", bearer.as_str())];
+        let body = body.to_string();
+        let answer = http1::exchange(house.data(), "POST", PATH, &headers, body.as_bytes()).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        let id = answer.json::<Value>()["id"].clone();
+        id.as_str().expect("an id").to_owned()
+    };
+    let usual = asked("a question");
+    let mut unstored = usual.clone();
+    unstored["store"] = false.into();
+    let mut named = usual.clone();
+    named["request_id"] = "mine".into();
+    for (house, body, is_marked) in [
+        (&marked, &usual, true),
+        (&marked, &unstored, false),
+        (&marked, &named, false),
+        (&plain, &usual, false),
+        (&open, &usual, false),
+    ] {
+        let id = id_of(house, body).await;
+        assert_eq!(id.starts_with("resp_g1"), is_marked, "{id}: {body}");
+    }
+    for house in [marked, plain, open] {
+        house.close().await;
+    }
+}

@@ -64,7 +64,7 @@ fn home(cluster: &Cluster, endpoint: Endpoint, body: &[u8]) -> Option<String> {
     let (query, again) = (asked.ok()?, ask().ok()?);
     assert_eq!(query.key.home(), again.key.home(), "reading twice");
     let bytes = Bytes::copy_from_slice(body);
-    let sent = query.body_of(bytes);
+    let sent = query.body_of(bytes, None);
     assert_eq!(sent.len(), body.len() as u64, "no alias is configured");
     let explanation = cluster.explain(&query.pool, &query.key, false, &[]);
     let decision = explanation.decision.expect("every worker is usable");

@@ -49,6 +49,8 @@ pub(in crate::proxy) struct EntryParts<'a> {
     pub(in crate::proxy) cluster: &'a Arc<Cluster>,
     pub(in crate::proxy) finder: &'a Finder,
     pub(in crate::proxy) budget: &'a Arc<Budget>,
+    /// Stored responses get ids that carry their tenant.
+    pub(in crate::proxy) marks_responses: bool,
 }
 
 /// A request whose body is read.
@@ -221,12 +223,12 @@ impl Read {
                 division = division_of(endpoint, &query, &body, record)?;
             }
         }
-        let sent = query.body_of(body.bytes.clone());
+        let tenant = key.as_ref().map(|key| key.tenant().number());
+        let owner = tenant.filter(|_| entry.marks_responses);
+        let sent = query.body_of(body.bytes.clone(), owner);
         let explained = head.headers.contains_key(headers::EXPLAIN);
         let outgoing = Outgoing {
-            // One that is computed later would be computed twice, for a client that knows of one.
-            repeatable: (endpoint.traits().repeatable && !query.queued)
-                || head.method == Method::GET,
+            repeatable: endpoint.traits().repeatable || head.method == Method::GET,
             stream: query.stream,
             one_value: endpoint.traits().computes && !query.queued,
             ..outgoing(head, sent, record.request_id(), key.is_some())
@@ -235,7 +237,7 @@ impl Read {
             explained,
             outgoing,
             division,
-            tenant: key.as_ref().map(|key| key.tenant().number()),
+            tenant,
             query,
             body,
             known,
