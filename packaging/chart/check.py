@@ -134,10 +134,12 @@ def check_objects(case, objects):
             assert ran.get(where) == pod.get(where) and (ran.get(where) or "job" not in case), (case, where)
         # What was issued before stays in the list, or it could not be revoked.
         kept = [one["args"] for one in ran["initContainers"] if one["name"] == "keep-issued"]
-        assert kept[0][3:] == [f"{secret['secretName']}-issued", "--from-file=/ca/issued.txt"], (case, kept)
-        issued = next((volume["secret"] for volume in ran["volumes"] if volume["name"] == "issued"), None)
-        if case.endswith("-upgrade"):
-            assert issued["secretName"] == f"{secret['secretName']}-issued" and issued["optional"], (case, issued)
+        assert kept[0][3:] == [f"{secret['secretName']}-issued-1", "--from-file=/ca/issued.txt"], (case, kept)
+        issued = [volume["secret"] for volume in ran["volumes"] if volume["name"].startswith("issued-")]
+        lists = [f"{secret['secretName']}-issued-{number}" for number in (0, 1)] if case.endswith("-upgrade") else []
+        assert [one["secretName"] for one in issued] == lists and all(one["optional"] for one in issued), (case, issued)
+        [issuing] = [args for args in made if args[1] == "issue"]
+        assert issuing.count("--issued-before") == len(lists), (case, issuing)
     for policy in (one for one in objects if one["kind"] == "NetworkPolicy"):
         opened = [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]]
         assert (30001 in opened) == ("discovery" in case), (case, opened)

@@ -503,25 +503,36 @@ async fn a_stream_that_ends_without_its_mark_is_incomplete_and_harms_nobody() {
 /// Without chunks and without a length the end of a worker is the end of its answer: only the last event tells them apart.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_ends_with_its_connection_is_whole_if_it_has_its_last_event() {
-    const BEGUN: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n\
-                         data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
-    for (last, expected) in [
-        ("", Some("upstream_broke")),
-        ("data: {\"choices\":[{\"ind", Some("upstream_broke")),
-        ("data: [DONE]\n\n", None),
-        ("data: [DONE]", None),
+    const HEAD: &str =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+    const EVENT: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
+    let half = &EVENT[..30];
+    for (events, is_whole, failover) in [
+        (EVENT.to_owned(), false, "false"),
+        (EVENT.to_owned(), false, "true"),
+        (format!("{EVENT}{half}"), false, "false"),
+        (half.to_owned(), false, "false"),
+        (format!("{EVENT}data: [DONE]\n\n"), true, "false"),
+        (format!("{EVENT}data: [DONE]"), true, "false"),
+        (format!("{EVENT}data: [DONE]\n\n"), true, "true"),
     ] {
-        let bytes = format!("{BEGUN}{last}");
+        let bytes = format!("{HEAD}{events}");
         let (url, _serving) = breaking_worker(bytes.into_bytes()).await;
         let plan = Plan::default().worker(&url, &[MODEL]);
-        let plan = plan.set("health.interval", "\"1h\"");
+        let plan = plan
+            .set("health.interval", "\"1h\"")
+            .set("failover.enabled", failover);
         let house = House::with(plan, Vec::new()).await;
         let answer = http1::post(house.data(), CHATS, &streamed("well?", 1)).await;
         let text = answer.text();
-        assert!(text.contains("\"content\":\"a\""), "{text}");
-        let broke = text.contains("upstream_broke").then_some("upstream_broke");
-        assert_eq!(broke, expected, "{last:?}: {text}");
-        assert_eq!(text.contains("[DONE]"), expected.is_none(), "{text}");
+        let said = events.contains(EVENT);
+        assert_eq!(text.contains("\"content\":\"a\""), said, "{text}");
+        assert_eq!(
+            text.contains("upstream_broke"),
+            !is_whole,
+            "{events}: {text}"
+        );
+        assert_eq!(text.contains("[DONE]"), is_whole, "{events}: {text}");
     }
 }
 

@@ -300,7 +300,9 @@ impl<P> Stream<P> {
         match first {
             First::Proof(proof) => {
                 if proof.sequence < message.sequence {
-                    // It is out of the publisher's buffer: more has passed meanwhile than that holds.
+                    // It is out of the publisher's buffer: more has passed meanwhile than that holds. A gap that was heard of
+                    // has been counted.
+                    self.counts.gaps += u64::from(self.is_unproven);
                     self.begin_anew(Cause::Gap, steps);
                 } else if proof.sequence != message.sequence
                     || proof.fingerprint != message.fingerprint

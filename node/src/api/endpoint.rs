@@ -312,6 +312,14 @@ impl Endpoint {
         }
     }
 
+    /// Whether its streams have a last event that every engine sends (`[DONE]`, `message_stop`, `response.completed`).
+    pub const fn has_last_event(self) -> bool {
+        matches!(
+            self,
+            Self::Chat | Self::Completions | Self::Messages | Self::Responses
+        )
+    }
+
     /// Whether the ends of its requests show how its worker's engine is. What an HTTP server answers by itself does not; what
     /// is behind an opened path is not known, and a session's end is not that of its handshake.
     pub const fn is_judged(self) -> bool {

@@ -97,6 +97,8 @@ pub struct Begun {
     pub events: bool,
     /// What has been read shows that it is an answer; otherwise its first event will.
     pub judged: bool,
+    /// It ends with its connection, and so does a stream whose worker dies.
+    pub until_close: bool,
 }
 
 impl Begun {

@@ -86,6 +86,7 @@ pub(super) async fn judge(
         return hold_stream(worker, connection, parts, body, held_bytes).await;
     }
     let events = is_event_stream(&parts.headers);
+    let until_close = body.is_until_close();
     let may_be_short = match body.length() {
         Some(length) => length <= HELD_ANSWER_BYTES_MAX as u64,
         None => outgoing.one_value && !outgoing.stream && is_of_type(&parts.headers, JSON),
@@ -116,6 +117,7 @@ pub(super) async fn judge(
         Held::Beginning(held) => Ok(Answer::Begun(Box::new(Begun {
             parts,
             held,
+            until_close,
             body,
             connection,
             events,
@@ -167,6 +169,7 @@ async fn hold_stream(
     held_bytes_max: usize,
 ) -> Result<Answer, Failure> {
     let mut held = BytesMut::new();
+    let until_close = body.is_until_close();
     loop {
         let first = sse::first_event(&held);
         let judged = first == FirstEvent::Data;
@@ -181,6 +184,7 @@ async fn hold_stream(
                     connection,
                     events: true,
                     judged,
+                    until_close,
                 })));
             }
         }
@@ -191,6 +195,18 @@ async fn hold_stream(
                 }
             }
             Some(Err(error)) => return Err(Failure::of_broken(error)),
+            // Whoever passes it on knows whether its last event is missing.
+            None if until_close && has_event(&held) => {
+                return Ok(Answer::Begun(Box::new(Begun {
+                    parts,
+                    held: held.freeze(),
+                    body,
+                    connection,
+                    events: true,
+                    judged: false,
+                    until_close,
+                })));
+            }
             None => {
                 rest(worker, connection, &body);
                 // Its last line may have come without its end.
@@ -209,6 +225,11 @@ async fn hold_stream(
             }
         }
     }
+}
+
+/// Whether a stream that has ended has an event, whose last line may lack its end, and which is no error.
+fn has_event(held: &[u8]) -> bool {
+    sse::first_event(&[held, b"\n"].concat()) == FirstEvent::Data
 }
 
 /// What an error in place of a stream's first event is: a failed attempt, whatever the status of its head says, unless it

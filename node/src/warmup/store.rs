@@ -93,12 +93,13 @@ impl Store {
             .map(|(&mark, prompt)| (hot.count(mark), mark, prompt.bytes()))
             .collect();
         all.sort_unstable();
+        self.floor = all.first().map_or(0, |(least, ..)| *least);
+        let is_full = |count, sum| count >= self.entries_max || sum + bytes > self.bytes_max;
         for (least, mark, freed) in all {
             if !is_full(count, sum) {
                 break;
             }
             if least >= heat {
-                self.floor = least;
                 return None;
             }
             (count, sum) = (count - 1, sum - freed);
@@ -220,6 +221,10 @@ mod tests {
         }
         assert_eq!(store.keep(prompt(3, 7_000), &warm), "no_room");
         assert_eq!((store.len(), store.bytes()), (3, 3 * each));
+        assert!(
+            store.wants(5, 40),
+            "a small one would take the coldest one's place"
+        );
         assert_eq!(store.keep(prompt(3, 6_000), &warm), "kept_for_a_colder");
         assert_eq!(store.len(), 2);
         for mark in 0..5_000 {

@@ -82,10 +82,10 @@ enum Action {
         /// Replace certificates that are there. A running replica takes up the new one by itself.
         #[arg(long)]
         force: bool,
-        /// A former issued.txt, if it is there: what it lists stays in the list, so that it can be revoked. For
-        /// a directory that is made anew each time, as the Helm chart's hook does.
+        /// A former issued.txt, if it is there: what it lists stays in the list, so that it can be revoked; may be
+        /// repeated. For a directory that is made anew each time, as the Helm chart's hook does.
         #[arg(long, value_name = "FILE")]
-        issued_before: Option<PathBuf>,
+        issued_before: Vec<PathBuf>,
     },
     /// Lists the certificates, how long they are valid, and which to renew.
     ///
@@ -171,7 +171,7 @@ pub fn ca(args: CaArgs) -> Result<(), Failure> {
             force,
             issued_before,
         } => {
-            let store = store(location).with_former_list(issued_before);
+            let store = store(location).with_former_lists(issued_before);
             issue::issue(&store, &replicas, days, force)
         }
         Action::Show {

@@ -41,9 +41,13 @@ pub(super) fn revoke(
     }
     store.write_revocations(&revoked)?;
     if !replicas.is_empty() && !store.has_list() {
+        let known = match former {
+            true => "no former certificate is known there",
+            false => "of each replica only the certificate that lies there is revoked",
+        };
         eprintln!(
-            "warning: {} has no issued.txt: of each replica only the certificate that lies there is revoked. Copy the \
-             list to it and repeat this, or name former certificates with --serial",
+            "warning: {} has no issued.txt: {known}. Copy the list to it and repeat this, or name former certificates \
+             with --serial",
             store.dir.display()
         );
     }

@@ -15,8 +15,8 @@ use crate::cli::failure::Failure;
 pub(super) struct Store {
     pub(super) dir: PathBuf,
     cluster_id: Option<String>,
-    /// A list of what was issued beside the directory's own.
-    former_list: Option<PathBuf>,
+    /// Lists of what was issued beside the directory's own.
+    former_lists: Vec<PathBuf>,
 }
 
 /// One line of `issued.txt`.
@@ -32,14 +32,14 @@ impl Store {
         Self {
             dir,
             cluster_id,
-            former_list: None,
+            former_lists: Vec::new(),
         }
     }
 
-    /// With what this list has, if there is one, besides that of the directory.
-    pub(super) fn with_former_list(self, former_list: Option<PathBuf>) -> Self {
+    /// With what these lists have, where they are there, besides that of the directory.
+    pub(super) fn with_former_lists(self, former_lists: Vec<PathBuf>) -> Self {
         Self {
-            former_list,
+            former_lists,
             ..self
         }
     }
@@ -123,7 +123,7 @@ impl Store {
     /// What was issued here and has not expired yet, the newest of each replica last.
     pub(super) fn issued(&self) -> Result<Vec<Issued>, Failure> {
         let mut all: Vec<Issued> = Vec::new();
-        for path in self.former_list.iter().chain([&self.ledger()]) {
+        for path in self.former_lists.iter().chain([&self.ledger()]) {
             for one in listed(path)? {
                 if !all.contains(&one) {
                     all.push(one);

@@ -92,10 +92,13 @@ impl Wrapped {
         match timeout(END_WITHIN, all_ended).await {
             Ok(()) => self.ended.unwrap_or(ExitCode::SUCCESS),
             Err(_) => {
-                report("the command does not end; it is killed");
+                report(match self.ended {
+                    None => "the command does not end; it is killed",
+                    Some(_) => "what the command has left does not end; it is killed",
+                });
                 let _ = kill_process_group(group, Signal::KILL);
                 let _ = child.wait().await;
-                ExitCode::FAILURE
+                self.ended.unwrap_or(ExitCode::FAILURE)
             }
         }
     }

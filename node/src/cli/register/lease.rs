@@ -226,9 +226,14 @@ impl Lease {
             let call = client.call(method.clone(), &path, &query, body.clone());
             match timeout(ANSWER_WITHIN, call).await {
                 Ok(Err(Failure::Unreachable(_))) => unreachable.push(url.to_string()),
-                // As where its registry is full, or a proxy before it finds it away. Another one may take it.
-                Ok(Err(Failure::Overloaded(why))) => {
+                // As where its registry is full. Another one may take it.
+                Ok(Err(Failure::Overloaded(why))) if why.starts_with("503 ") => {
                     full.get_or_insert(Failure::Refused(why));
+                }
+                // Of a proxy before it, which may have passed the request on.
+                Ok(Err(Failure::Overloaded(_))) => {
+                    *is_late = true;
+                    unreachable.push(url.to_string());
                 }
                 Err(_) => {
                     *is_late = true;

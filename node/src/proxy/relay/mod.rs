@@ -80,7 +80,7 @@ pub struct Relay {
     /// What its first event will show, while it has not come.
     first: Option<First>,
     body: AnswerBody,
-    /// It ends with its connection, and so does a stream whose worker dies.
+    /// It ends with its connection, and so does a stream whose worker dies: only its last event tells them apart.
     is_until_close: bool,
     connection: Option<Connection>,
     in_flight: InFlight,
@@ -119,7 +119,7 @@ impl Relay {
         let relay = Self {
             held: Some(begun.held).filter(|held| !held.is_empty()),
             first: None,
-            is_until_close: begun.body.is_until_close(),
+            is_until_close: begun.until_close,
             body: begun.body,
             connection: Some(begun.connection),
             in_flight,
@@ -396,10 +396,7 @@ impl Relay {
         }
         let lacks_end = |scan: &Scan| !scan.done && !scan.error;
         let is_good = self.record.status.is_none_or(|status| status.is_success());
-        self.is_until_close
-            && self.silence.of_engine
-            && is_good
-            && self.scan.as_ref().is_some_and(lacks_end)
+        self.is_until_close && is_good && self.scan.as_ref().is_some_and(lacks_end)
     }
 
     /// The worker's answer ended well-formed.

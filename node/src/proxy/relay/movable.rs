@@ -147,7 +147,10 @@ impl Relay {
                 .is_some_and(|scan| scan.done || scan.error)
         };
         if !ended(self) {
-            return self.leave(Outcome::Incomplete);
+            return match self.is_cut_short() {
+                true => self.leave(Outcome::WorkerBroke),
+                false => self.leave(Outcome::Incomplete),
+            };
         }
         let rest = self.flush();
         self.finish();
@@ -224,6 +227,7 @@ impl Relay {
         self.in_flight = moved.in_flight;
         self.held = Some(moved.begun.held);
         self.body = moved.begun.body;
+        self.is_until_close = moved.begun.until_close;
         self.connection = Some(moved.begun.connection);
         self.last_event = Instant::now();
         // It may stand at the end of the whole request.

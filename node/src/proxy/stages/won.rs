@@ -138,6 +138,7 @@ impl Won {
             }
             Answer::Switched(..) => unreachable!("a tunnel is no answer to pass on"),
             Answer::Begun(mut begun) => {
+                begun.until_close &= is_good && self.asked.endpoint().has_last_event();
                 if begun.events {
                     // An error event or another worker's continuation may come behind what this one announced.
                     begun.parts.headers.remove(header::CONTENT_LENGTH);
