@@ -203,13 +203,15 @@ impl Pool {
         &self.members
     }
 
+    /// The place of a worker, if it is one of these.
+    pub fn index_of(&self, worker: &Arc<Worker>) -> Option<usize> {
+        let mut members = self.members.iter();
+        members.position(|member| Arc::ptr_eq(&member.worker, worker))
+    }
+
     /// The workers at these indices, by index in another pool; those that it has.
     pub fn indices_in(&self, other: &Self, indices: &[usize]) -> Vec<usize> {
-        let at = |&index: &usize| {
-            let worker = &self.members[index].worker;
-            let mut members = other.members.iter();
-            members.position(|member| Arc::ptr_eq(&member.worker, worker))
-        };
+        let at = |&index: &usize| other.index_of(&self.members[index].worker);
         indices.iter().filter_map(at).collect()
     }
 

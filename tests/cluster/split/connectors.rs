@@ -1,5 +1,7 @@
 //! Each further way of the blocks: pairs that work through any replica, and two failures each.
 
+use std::path::Path;
+
 use grapevine_testbed::fake_worker::{Connector, EngineConfig, Fault, Hold, HoldState, Leg, Role};
 use grapevine_tests::chat::distinct;
 use grapevine_tests::cluster::Plan;
@@ -196,23 +198,45 @@ async fn nccl_with_addresses_in_the_request_id() {
     survives(&scene).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_all_share() {
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+/// Two of each role that share a store in this directory.
+async fn at_store(directory: &Path) -> Scene {
     let roles = [Role::Prefill, Role::Prefill, Role::Decode, Role::Decode];
     let member = |role| {
         let mut member = Member::new(role)
             .connector(Connector::Store)
             .line("kv_connector = \"store\"");
         if let Some(transfer) = &mut member.config.transfer {
-            transfer.store = Some(directory.path().to_owned());
+            transfer.store = Some(directory.to_owned());
         }
         member
     };
     let scene = scene(Plan::default(), 2, &roles.map(member)).await;
     scene.talks().await;
+    scene
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_all_share() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let scene = at_store(directory.path()).await;
     works(&scene).await;
     survives(&scene).await;
+}
+
+/// It computes what it does not find there, so its failure says nothing of the prefill worker.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decode_worker_at_a_store_fails_by_itself() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let scene = at_store(directory.path()).await;
+    let [broken, other] = [0, 1].map(|at| scene.decode()[at]);
+    let chat = scene.answers_at(broken).await.swap_remove(0);
+    next(broken, Fault::status(500));
+    let answer = scene.ask(&chat).await.good();
+    assert_eq!(answer.pair().1, Some(&*other.url()), "{answer:?}");
+    let failures = "grapevine_transfer_failures_total";
+    assert_eq!(scene.metric(0, failures, "").await, 0.0);
+    let asked = scene.prefill().iter().map(|at| at.log().len()).max();
+    assert_eq!(asked, Some(2), "the same one, which has it in its cache");
 }
 
 #[tokio::test(flavor = "multi_thread")]

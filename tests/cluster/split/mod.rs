@@ -4,6 +4,7 @@
 //! "Split requests".
 
 mod alone;
+mod blamed;
 mod connectors;
 mod decode_fails;
 mod leaving;

@@ -15,8 +15,10 @@
 //! | one leg: its bytes, its answer | `legs.rs` |
 //! | a prompt that is computed, until a decode worker has it | `computed.rs` |
 //! | what follows from the end of a leg | `outcomes.rs` |
+//! | what failed transfers show together | `evidence.rs` |
 
 mod computed;
+mod evidence;
 mod legs;
 mod outcomes;
 mod pair;

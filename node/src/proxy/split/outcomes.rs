@@ -10,9 +10,9 @@ use grapevine_transfer::body::Form;
 use tokio::time::Instant;
 
 use super::computed::Computed;
-use super::pair::{Failed, PlacedHalf, Tried, UnderWay};
+use super::pair::{PlacedHalf, Tried, UnderWay};
 use super::plan::ToPair;
-use crate::cluster::Pool;
+use crate::cluster::{Pool, PoolMember};
 use crate::http::sse;
 use crate::proxy::division::blame::{self, Fault};
 use crate::proxy::retry::Exhausted;
@@ -91,8 +91,8 @@ impl ToPair<'_> {
         let dispatch = self.dispatch;
         self.asked
             .failed_on(dispatch, &pair.decode.0, pair.begun, &failure);
-        if blame::may_be_transfer(&failure) {
-            let fault = self.transfer_failed(pair, &failure);
+        if pair.may_be_transfer(&failure) {
+            let fault = self.transfer_failed(&pair, &failure);
             if let Some(computed) = computed {
                 computed.leave();
             }
@@ -109,7 +109,7 @@ impl ToPair<'_> {
         failure
     }
 
-    fn transfer_failed(&mut self, pair: UnderWay, failure: &Failure) -> Fault {
+    fn transfer_failed(&mut self, pair: &UnderWay, failure: &Failure) -> Fault {
         let fault = pair.fault();
         self.dispatch.metrics.split.transfer_failed(fault.as_str());
         tracing::warn!(
@@ -119,36 +119,35 @@ impl ToPair<'_> {
             blamed = fault.as_str(),
             "the KV of a prompt did not come from the prefill to the decode worker"
         );
-        pair.prefill.0.doubt_engine();
+        let worker = &pair.prefill.0;
+        worker.doubt_engine();
+        let is_gone = blame::is_gone(worker);
+        if is_gone {
+            self.ejects(worker);
+        }
         let Tried { prefill, decode } = &mut self.tried;
-        let mut suspected = Some(fault);
-        if fault == Fault::Decode {
-            forget(prefill, pair.prefill.1);
-            let of_it = |before: &&mut Failed| Arc::ptr_eq(&before.pair.decode.0, &pair.decode.0);
-            for wrongly in self.failed.iter_mut().filter(of_it) {
-                forget(prefill, wrongly.pair.prefill.1);
-                wrongly.suspected = None;
-            }
-        } else {
-            forget(decode, pair.decode.1);
-            let of_it = |before: &&Failed| Arc::ptr_eq(&before.pair.prefill.0, &pair.prefill.0);
-            let wrongly = self.failed.iter().filter(of_it);
-            wrongly.for_each(|before| forget(decode, before.pair.decode.1));
-            if !prefill.contains(&pair.prefill.1) {
-                prefill.push(pair.prefill.1);
-            }
-            // Otherwise the next attempt may show that it was the decode worker after all.
-            let is_sure = pair.before == Some(true) || blame::is_gone(&pair.prefill.0);
-            if fault == Fault::Prefill && is_sure {
-                pair.prefill.0.health.eject();
-                suspected = None;
-            } else if !has_another(&self.halves.prefill, pair.prefill.1) {
-                // All long prompts of the model would be refused for one failure, which may be the decode worker's own.
-                suspected = Some(Fault::Unknown);
+        for pair in self.evidence.adds(pair, fault, is_gone) {
+            let halves = [&self.halves.prefill, &self.halves.decode];
+            for ((worker, half), tried) in
+                pair.iter().zip(halves).zip([&mut *prefill, &mut *decode])
+            {
+                let Some(index) = half.index_of(worker) else {
+                    continue;
+                };
+                forget(tried, index);
+                if self.evidence.speaks_against(worker) {
+                    tried.push(index);
+                }
             }
         }
-        self.failed.push(Failed { pair, suspected });
         fault
+    }
+
+    /// A prefill worker is proved to be broken. While no other one can be used it stays in use: every prompt would be refused.
+    fn ejects(&self, worker: &Arc<Worker>) {
+        if has_another(&self.halves.prefill, worker) {
+            worker.health.eject();
+        }
     }
 
     /// What its client is told when all attempts are over: the words of a decode worker count, also where it was not to
@@ -195,14 +194,8 @@ impl ToPair<'_> {
             let transfers = &self.dispatch.metrics.split.transfer_seconds;
             transfers.observe(waited);
         }
-        for failed in &mut self.failed {
-            let before = &failed.pair;
-            let same_decode = Arc::ptr_eq(&before.decode.0, &pair.decode.0);
-            let same_prefill = Arc::ptr_eq(&before.prefill.0, &pair.prefill.0);
-            if failed.suspected == Some(Fault::Unknown) && same_decode && !same_prefill {
-                // The same decode worker gets it from another one.
-                failed.suspected = Some(Fault::Prefill);
-            }
+        for broken in self.evidence.proves(&pair) {
+            self.ejects(broken);
         }
         if let Some(computed) = computed {
             computed.ends(AttemptOutcome::Success);
@@ -217,11 +210,11 @@ impl ToPair<'_> {
     }
 }
 
-/// Whether another worker of a half than the one at this index can be used.
-fn has_another(half: &Pool, index: usize) -> bool {
-    let members = half.members().iter().enumerate();
-    let mut others = members.filter(|(at, member)| *at != index && !member.draining);
-    others.any(|(_, member)| member.worker.health.is_usable())
+/// Whether another worker of a half than this one can be used.
+fn has_another(half: &Pool, worker: &Arc<Worker>) -> bool {
+    let is_other = |member: &&PoolMember| !Arc::ptr_eq(&member.worker, worker) && !member.draining;
+    let mut others = half.members().iter().filter(is_other);
+    others.any(|member| member.worker.health.is_usable())
 }
 
 /// It may be chosen again.

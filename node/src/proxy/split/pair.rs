@@ -14,6 +14,7 @@ use crate::proxy::dispatch::Dispatch;
 use crate::proxy::division::blame::{self, Fault};
 use crate::proxy::stages::asked::Asked;
 use crate::proxy::stages::placed::Placed;
+use crate::upstream::failure::Failure;
 use crate::upstream::{InFlight, Worker};
 
 /// Workers that an attempt is not to have, by index in the pools of the halves.
@@ -63,32 +64,24 @@ pub(super) struct UnderWay {
     pub(super) prefill: (Arc<Worker>, usize),
     pub(super) decode: (Arc<Worker>, usize),
     pub(super) begun: Instant,
-    /// One of the two failed this request already with another partner; true if it is the prefill worker.
+    /// See [`Evidence::before`](super::evidence::Evidence::before).
     pub(super) before: Option<bool>,
-}
-
-/// A pair between which a transfer failed. A prefill worker that is suspected is ejected when its request's attempts
-/// are over, unless one of them shows that it was the decode worker: all replicas would hear of a wrong verdict, and pass
-/// over a worker that is well.
-#[derive(Debug)]
-pub(super) struct Failed {
-    pub(super) pair: UnderWay,
-    /// Whose fault it seems to be; none once nothing more can be found out.
-    pub(super) suspected: Option<Fault>,
-}
-
-impl Drop for Failed {
-    fn drop(&mut self) {
-        if self.suspected == Some(Fault::Prefill) {
-            self.pair.prefill.0.health.eject();
-        }
-    }
+    /// The decode worker looks the blocks up in a store, and computes what is not there.
+    pub(super) by_store: bool,
 }
 
 impl UnderWay {
     /// Whose fault it is if the KV does not come, as far as is known now.
     pub(super) fn fault(&self) -> Fault {
-        blame::of(&self.prefill.0, &self.decode.0, self.before)
+        match self.by_store {
+            true => Fault::Decode,
+            false => blame::of(&self.prefill.0, &self.decode.0, self.before),
+        }
+    }
+
+    /// Whether a failure of its decode leg may be one of the transfer.
+    pub(super) fn may_be_transfer(&self, failure: &Failure) -> bool {
+        !self.by_store && blame::may_be_transfer(failure)
     }
 }
 
@@ -113,7 +106,7 @@ impl Drop for Unsent {
     }
 }
 
-/// Chooses both.
+/// Chooses both. `kept`: a decode worker, by index, that is to have it again where it can.
 ///
 /// # Errors
 /// No worker is left for this half, and why; nothing is held then.
@@ -122,6 +115,7 @@ pub(super) fn choose(
     dispatch: &Dispatch,
     halves: &Halves,
     tried: &mut Tried,
+    kept: Option<usize>,
 ) -> Result<Pair, (Role, NoWorker)> {
     let mut without = Cow::Borrowed(halves.pairs.silent());
     let mut nobody = without_partner(asked, dispatch, halves, tried, &mut without);
@@ -152,7 +146,8 @@ pub(super) fn choose(
             (Err(nobody), None) => return Err((Role::Prefill, nobody)),
         };
         let first = placed_half(dispatch, &halves.prefill, placed, recorded);
-        match choose_decode(asked, dispatch, halves, first.index, &mut tried.decode) {
+        let tried_decode = &mut tried.decode;
+        match choose_decode(asked, dispatch, halves, (first.index, kept), tried_decode) {
             Ok(decode) => {
                 let first = First::ToSend(first);
                 return Ok(Pair { first, decode });
@@ -200,7 +195,8 @@ fn without_partner(
 }
 
 /// Chooses the second half for a first one: in the same zone if there is one that is well and has room. A near one that is
-/// a last resort is asked after those of other zones. Where its client names a rank, it is the rank that answers.
+/// a last resort is asked after those of other zones. Where its client names a rank, it is the rank that answers. The one
+/// that is `kept` goes before all others, if it is well, has room and can talk to the first half.
 ///
 /// # Errors
 /// No worker is left.
@@ -208,7 +204,7 @@ pub(super) fn choose_decode(
     asked: &Asked,
     dispatch: &Dispatch,
     halves: &Halves,
-    prefill: usize,
+    (prefill, kept): (usize, Option<usize>),
     tried: &mut Vec<usize>,
 ) -> Result<PlacedHalf, NoWorker> {
     let (decode, before) = (&halves.decode, tried.len());
@@ -224,6 +220,18 @@ pub(super) fn choose_decode(
         let chosen = asked.choose_but(dispatch, decode, tried, &strangers, begin);
         chosen.map(|(placed, recorded)| placed_half(dispatch, decode, placed, recorded))
     };
+    if let Some(kept) = kept
+        && !is_stranger(halves, prefill, kept)
+    {
+        let others = (0..decode.members().len()).filter(|index| *index != kept);
+        let again = choose(&others.collect::<Vec<_>>());
+        if again
+            .as_ref()
+            .is_ok_and(|again| !again.placed.is_last_resort())
+        {
+            return again;
+        }
+    }
     let mut passed_over = halves.pairs.passed_over(prefill);
     let near = choose(passed_over.next().unwrap_or_default());
     let Some(strangers) = passed_over.next() else {
@@ -237,6 +245,12 @@ pub(super) fn choose_decode(
             choose(strangers)
         }
     }
+}
+
+/// Whether a decode worker may be in no pair with this prefill worker.
+fn is_stranger(halves: &Halves, prefill: usize, decode: usize) -> bool {
+    let strangers = halves.pairs.passed_over(prefill).last();
+    strangers.is_some_and(|strangers| strangers.contains(&decode))
 }
 
 fn placed_half(

@@ -5,7 +5,7 @@
 //! | the prefill leg | another prefill worker |
 //! | the decode leg, which its worker never got, where the engine lets another one fetch the KV | another decode worker for the same KV |
 //! | the decode leg in another way that is its worker's fault | the same prefill worker, which has the prompt in its cache, and another decode worker |
-//! | the transfer, by the prefill worker's fault, or nobody knows whose (`blame.rs`) | another prefill worker, and the same decode worker or another one |
+//! | the transfer, by the prefill worker's fault, or nobody knows whose (`blame.rs`) | another prefill worker, and the same decode worker where that can have it: it shows whose fault it was (`evidence.rs`) |
 //!
 //! All attempts are within the budget and the deadline of the one request.
 
@@ -17,7 +17,8 @@ use grapevine_transfer::body::Form;
 use tokio::time::Instant;
 
 use super::computed::Computed;
-use super::pair::{self, Failed, First, Pair, Tried};
+use super::evidence::Evidence;
+use super::pair::{self, First, Pair, Tried};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::cluster::Halves;
@@ -47,8 +48,8 @@ pub(in crate::proxy) struct ToPair<'a> {
     pub(super) computed: Option<Computed>,
     /// The half for which no worker was left when a pair was wanted last.
     lacking: Option<Role>,
-    /// Pairs between which a transfer failed; at most one for each attempt.
-    pub(super) failed: Vec<Failed>,
+    /// What its failed transfers show.
+    pub(super) evidence: Evidence,
     /// What the last decode worker said to which the prompt did not come by its prefill worker's fault.
     pub(super) unheard: Option<Failure>,
 }
@@ -85,7 +86,7 @@ impl<'a> ToPair<'a> {
             tried_alone: Vec::new(),
             computed: None,
             lacking: None,
-            failed: Vec::new(),
+            evidence: Evidence::default(),
             unheard: None,
         }
     }
@@ -160,7 +161,7 @@ impl<'a> ToPair<'a> {
     fn look_anew(&mut self) -> Result<(), Exhausted> {
         let changed = self.asked.changed_pool(&self.dispatch.cluster)?;
         // What an attempt has left is about workers by their places in the former pools.
-        let Some(pool) = changed.filter(|_| self.failed.is_empty()) else {
+        let Some(pool) = changed.filter(|_| self.evidence.is_empty()) else {
             return Ok(());
         };
         self.tried_alone = self.asked.pool_arc().indices_in(&pool, &self.tried_alone);
@@ -288,7 +289,8 @@ impl<'a> ToPair<'a> {
         }
         if let Some(computed) = self.computed.take() {
             let tried = &mut self.tried.decode;
-            match pair::choose_decode(asked, dispatch, halves, computed.index, tried) {
+            let first = (computed.index, None);
+            match pair::choose_decode(asked, dispatch, halves, first, tried) {
                 Ok(decode) => {
                     let first = First::Computed(computed);
                     return Ok(Pair { first, decode });
@@ -301,7 +303,10 @@ impl<'a> ToPair<'a> {
                 Err(_) => computed.leave(),
             }
         }
-        pair::choose(asked, dispatch, halves, &mut self.tried).map_err(|(half, nobody)| {
+        let kept = self.evidence.tells();
+        let kept = kept.and_then(|worker| halves.decode.index_of(worker));
+        let pair = pair::choose(asked, dispatch, halves, &mut self.tried, kept);
+        pair.map_err(|(half, nobody)| {
             self.lacking = Some(half);
             nobody
         })

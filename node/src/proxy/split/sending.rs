@@ -8,17 +8,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use grapevine_placement::AttemptOutcome;
 use grapevine_transfer::body::{self, Form};
-use grapevine_transfer::{Begin, Ids, Leg};
+use grapevine_transfer::{Begin, Connector, Ids, Leg};
 use http::header;
 use tokio::time::{Instant, timeout};
 
 use super::computed::Computed;
 use super::legs::{self, Prefilled};
 use super::outcomes::forget;
-use super::pair::{Failed, First, Pair, PlacedHalf, UnderWay};
+use super::pair::{First, Pair, PlacedHalf, UnderWay};
 use super::plan::ToPair;
 use crate::http::headers::RANK;
-use crate::proxy::division::blame::{self, Fault};
+use crate::proxy::division::blame::Fault;
 use crate::proxy::record::Record;
 use crate::proxy::retry::Attempt;
 use crate::proxy::stages::placed::{Sent, Terms};
@@ -138,7 +138,7 @@ impl ToPair<'_> {
                 }
             });
             let answering = pin!(async {
-                let verdict = |failure: &Failure| verdict(failure, pair.fault());
+                let verdict = |failure: &Failure| verdict(failure, &pair);
                 let sent = decode.placed.send_on(dispatch, &outgoing, terms, verdict);
                 sent.await.map_err(End::Decode)
             });
@@ -197,7 +197,7 @@ impl ToPair<'_> {
         let prefill = (Arc::clone(computed.worker()), computed.index);
         let pair = self.begin_decode(&mut decode, prefill, &mut outgoing);
         computed.offer();
-        let verdict = |failure: &Failure| verdict(failure, pair.fault());
+        let verdict = |failure: &Failure| verdict(failure, &pair);
         let sent = decode
             .placed
             .send_on(self.dispatch, &outgoing, terms, verdict);
@@ -245,18 +245,12 @@ impl ToPair<'_> {
         let (reason, recorded) = (decode.placed.reason(), decode.recorded.sent());
         self.record.decode_placed(&worker, reason, recorded);
         self.record.propagate(&mut outgoing.headers);
-        let of_both = |failed: &Failed| {
-            let is_decode = Arc::ptr_eq(&failed.pair.decode.0, &worker);
-            let is_prefill = Arc::ptr_eq(&failed.pair.prefill.0, &prefill.0);
-            (is_prefill, is_decode)
-        };
-        let mut failed = self.failed.iter().map(of_both);
-        let before = failed.find(|(is_prefill, is_decode)| is_prefill != is_decode);
         UnderWay {
-            before: before.map(|(is_prefill, _)| is_prefill),
+            before: self.evidence.before(&prefill.0, &worker),
             prefill,
             decode: (worker, decode.index),
             begun: Instant::now(),
+            by_store: decode.half.connector() == Connector::Store,
         }
     }
 
@@ -295,12 +289,11 @@ async fn both(
     }
 }
 
-/// What the failure of a decode leg says about its worker, given whose fault a failed transfer would be.
-fn verdict(failure: &Failure, fault: Fault) -> AttemptOutcome {
-    match fault {
-        Fault::Prefill | Fault::Unknown if blame::may_be_transfer(failure) => {
-            AttemptOutcome::Neutral
-        }
+/// What the failure of a decode leg says about its worker: nothing where it may be a failed transfer's, by no fault of its
+/// own.
+fn verdict(failure: &Failure, pair: &UnderWay) -> AttemptOutcome {
+    match pair.fault() {
+        Fault::Prefill | Fault::Unknown if pair.may_be_transfer(failure) => AttemptOutcome::Neutral,
         _ => failure.verdict(),
     }
 }
