@@ -1,7 +1,7 @@
 //! Requests that wait for a worker of one half.
 
 use grapevine_testbed::fake_worker::{Canned, FakeWorker, Fault, Role, StopMode};
-use grapevine_tests::chat::{Stream, chat};
+use grapevine_tests::chat::{MODEL, Stream, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::exchange;
 use serde_json::json;
@@ -200,6 +200,49 @@ async fn nobody_waits_for_a_half_whose_last_worker_is_removed() {
         slow.abort();
     };
     tokio::join!(waits, removed);
+}
+
+/// Also one whose first attempt has failed between its workers.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_after_a_failed_transfer_sees_the_workers_of_now() {
+    let members = [
+        Member::new(Role::Prefill),
+        Member::new(Role::Prefill).line(ONE),
+        Member::new(Role::Decode),
+    ];
+    let scene = scene(unchecked(), 1, &members).await;
+    scene.talks().await;
+    let [first, full] = [0, 1].map(|at| scene.prefill()[at]);
+    let chats = scene.prompts_at(first).await;
+    let others = scene.prompts_at(full).await;
+    scene.ask(&chats[0]).await.good();
+    // The decode worker has fetched from another one since: its failure is laid on the first prefill worker.
+    scene.ask(&others[0]).await.good();
+    next(full, Fault::never_answer());
+    let (data, slow) = (scene.data(0), others[1].to_string());
+    let slow = tokio::spawn(async move {
+        exchange(data, "POST", CHATS, &[], slow.as_bytes()).await;
+    });
+    until("it is full", async || full.log().len() == 2).await;
+    next(scene.decode()[0], Fault::status(500));
+    let added = Member::new(Role::Prefill).start().await;
+    let waits = async {
+        let answer = scene.ask(&chats[1]).await.good();
+        assert_eq!(answer.pair().0, Some(&*added.url()), "{answer:?}");
+    };
+    let changes = async {
+        waiting(&scene, 1.0).await;
+        drain(&scene, full).await;
+        let url = added.url();
+        let added = json!({
+            "id": url, "url": url, "models": [MODEL], "role": "prefill", "kv_connector": "nixl",
+        });
+        let admin = scene.cluster.replicas[0].admin();
+        admin.add_described(&added).await;
+        waiting(&scene, 0.0).await;
+    };
+    tokio::join!(waits, changes);
+    slow.abort();
 }
 
 /// Prefill workers that ask to be left alone are not waited for: clients are told their time.

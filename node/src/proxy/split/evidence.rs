@@ -30,11 +30,6 @@ struct Failed {
 }
 
 impl Evidence {
-    /// No transfer has failed.
-    pub(super) fn is_empty(&self) -> bool {
-        self.failed.is_empty()
-    }
-
     /// Whether one of the two failed with another partner before, which nothing else explains; true if it is the prefill
     /// worker. Where both did, neither says anything.
     pub(super) fn before(&self, prefill: &Arc<Worker>, decode: &Arc<Worker>) -> Option<bool> {

@@ -160,8 +160,7 @@ impl<'a> ToPair<'a> {
     /// Nobody serves its model any more.
     fn look_anew(&mut self) -> Result<(), Exhausted> {
         let changed = self.asked.changed_pool(&self.dispatch.cluster)?;
-        // What an attempt has left is about workers by their places in the former pools.
-        let Some(pool) = changed.filter(|_| self.evidence.is_empty()) else {
+        let Some(pool) = changed else {
             return Ok(());
         };
         self.tried_alone = self.asked.pool_arc().indices_in(&pool, &self.tried_alone);
