@@ -146,6 +146,11 @@ impl InFlight {
         self.worker.load.subtract(before);
     }
 
+    /// Its prompt takes no room there any more; what its end shows about the worker is still to come.
+    pub fn holds_nothing(&mut self) {
+        self.worker.load.subtract(std::mem::take(&mut self.held));
+    }
+
     /// The request ended, which shows nothing about the worker; its prompt takes room there until this is dropped.
     pub fn only_holds(&mut self) {
         self.end(AttemptOutcome::Neutral);

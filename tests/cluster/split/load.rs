@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use grapevine_testbed::fake_worker::{FakeWorker, Fault, Role};
+use grapevine_testbed::fake_worker::{FakeWorker, Fault, Leg, Role};
 use grapevine_tests::admin::Worker;
 use grapevine_tests::chat::{Stream, distinct};
 use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1;
 use grapevine_tests::wait::{LIMIT, eventually};
 
 use serde_json::Value;
@@ -60,13 +61,46 @@ async fn both_halves_count_apart_on_every_replica() {
             |worker| worker.context_tokens > 100.0 && worker.pending_prefill_tokens == 0.0,
         )
         .await;
-        assert!(legs(decode, grapevine_testbed::fake_worker::Leg::Decode).is_empty());
+        assert!(legs(decode, Leg::Decode).is_empty());
     };
     tokio::join!(client, other);
     for worker in [prefill, decode] {
         sees(&scene, worker, "all is over", is_idle).await;
     }
     scene.ends().await;
+}
+
+/// A plain answer says nothing before it is whole, long after the blocks of its prompt were fetched.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefill_worker_is_idle_while_a_plain_answer_goes_on() {
+    for member in [Member::new, Member::at_once] {
+        let members = [
+            member(Role::Prefill),
+            member(Role::Decode).step(Duration::from_millis(20)),
+        ];
+        let scene = scene(Plan::default(), 2, &members).await;
+        scene.talks().await;
+        let (prefill, decode) = (scene.prefill()[0], scene.decode()[0]);
+        let mut body = distinct(1).swap_remove(0);
+        body["max_tokens"] = 100_000.into();
+        let (data, body) = (scene.data(0), body.to_string());
+        let client = tokio::spawn(async move {
+            http1::exchange(data, "POST", CHATS, &[], body.as_bytes()).await;
+        });
+        sees(&scene, prefill, "its blocks count", |worker| {
+            worker.context_tokens > 100.0
+        })
+        .await;
+        sees(&scene, prefill, "they were fetched", is_idle).await;
+        assert_eq!(legs(prefill, Leg::Prefill).len(), 1);
+        sees(&scene, decode, "decode goes on", |worker| {
+            worker.in_flight == 1.0 && worker.context_tokens > 100.0
+        })
+        .await;
+        client.abort();
+        sees(&scene, decode, "all is over", is_idle).await;
+        scene.ends().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -67,6 +67,7 @@ impl LeftBlocks {
 
 #[cfg(test)]
 mod tests {
+    use grapevine_gossip::load::Load;
     use grapevine_placement::{ClusterSettings, KeyBuilder};
     use prometheus_client::registry::Registry;
     use tokio::time::advance;
@@ -114,6 +115,34 @@ mod tests {
             held += LOOK;
         }
         assert!(!held_after(&worker, LOOK).await);
+    }
+
+    /// Nobody had said anything for so long that its blocks were thought to be fetched.
+    #[tokio::test(start_paused = true)]
+    async fn what_counted_no_more_counts_again_once_it_is_left() {
+        let house = Alone::new("r1", [worker(0, MODEL)], &KvEventsConfig::default(), 1);
+        let pool = house.cluster.fleet().pool(MODEL).expect("it is served");
+        let mut builder = KeyBuilder::new(&ClusterSettings::default().key, MODEL, b"");
+        builder.text("word ".repeat(100));
+        let placed = house.cluster.place(&pool, &builder.finish(), &[], &[]);
+        let placed = placed.expect("it is usable");
+        let load = || placed.worker.load.own();
+        let mut in_flight = InFlight::begin(&placed.worker, &placed.decision).expect("so it is");
+        in_flight.holds_prompt();
+        let held = load();
+        assert!(held.context_tokens > 0, "{held:?}");
+        in_flight.holds_nothing();
+        assert_eq!(load(), Load::default());
+        let metrics = SplitMetrics::register(&mut Registry::default());
+        let left = LeftBlocks::new(TransferConfig::default().into(), metrics);
+        left.leave(in_flight);
+        assert_eq!(load(), held);
+        tokio::task::yield_now().await;
+        advance(TransferConfig::default().held_for).await;
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(load(), Load::default());
     }
 
     #[tokio::test(start_paused = true)]

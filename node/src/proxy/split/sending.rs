@@ -129,10 +129,7 @@ impl ToPair<'_> {
                 let computing =
                     legs::compute(dispatch, first, prefill_outgoing, terms, random, true);
                 match computing.await {
-                    Ok(Prefilled::Computed(computed)) => {
-                        done = Some(computed);
-                        Ok(())
-                    }
+                    Ok(Prefilled::Computed(computed)) => Ok(computed),
                     Ok(Prefilled::Shown(sent)) => Err(End::Shown(sent)),
                     Err(failure) => Err(End::Prefill(failure)),
                 }
@@ -142,7 +139,7 @@ impl ToPair<'_> {
                 let sent = decode.placed.send_on(dispatch, &outgoing, terms, verdict);
                 sent.await.map_err(End::Decode)
             });
-            both(computing, answering).await
+            both(computing, answering, outgoing.stream, &mut done).await
         };
         if let Some(computed) = &done {
             self.prefilled(computed);
@@ -201,7 +198,7 @@ impl ToPair<'_> {
         let sent = decode
             .placed
             .send_on(self.dispatch, &outgoing, terms, verdict);
-        match sent.await {
+        match computed.until(sent, outgoing.stream).await {
             Ok(sent) => {
                 self.answered(Some(computed), pair, &sent);
                 Ok(sent)
@@ -265,24 +262,27 @@ impl ToPair<'_> {
 }
 
 /// Both legs to their ends, or to that of the one which decides. A good answer proves that the blocks have come: what the
-/// worker of the prompt says after that is worth a moment and no more.
+/// worker of the prompt says after that is worth a moment and no more. `done`: what it said.
 async fn both(
-    mut computing: Pin<&mut impl Future<Output = Result<(), End>>>,
+    mut computing: Pin<&mut impl Future<Output = Result<Computed, End>>>,
     mut answering: Pin<&mut impl Future<Output = Result<Sent, End>>>,
+    streamed: bool,
+    done: &mut Option<Computed>,
 ) -> Result<Sent, End> {
     tokio::select! {
         biased;
         computed = &mut computing => {
-            computed?;
-            answering.await
+            let computed = done.insert(computed?);
+            computed.until(answering, streamed).await
         }
         sent = &mut answering => {
             let sent = sent?;
             if sent.answer.status().is_success() {
                 // Neither its failure nor its silence takes the answer away.
-                let _ = timeout(AFTERWARDS, computing).await;
+                let last_word = timeout(AFTERWARDS, computing).await;
+                *done = last_word.ok().and_then(Result::ok);
             } else {
-                computing.await?;
+                *done = Some(computing.await?);
             }
             Ok(sent)
         }
