@@ -164,8 +164,9 @@ impl Admin {
         let divide = transfer.divide();
         let (first, second) = self.explain_pair(halves, &routing, with_load);
         let has_pair = first.decision.is_ok() && second.decision.is_ok();
-        if let Some(way) = stays_whole(&self.cluster, pool, halves, &routing.key, &divide, &[], &[])
-        {
+        let (cluster, key) = (&self.cluster, &routing.key);
+        let tried = (&[][..], &[][..]);
+        if let Some(way) = stays_whole(cluster, pool, halves, key, &divide, tried, with_load) {
             return one(Some(way));
         }
         if !has_pair && whole {

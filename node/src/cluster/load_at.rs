@@ -18,6 +18,14 @@ pub(super) enum LoadAt<'a> {
 }
 
 impl LoadAt<'_> {
+    /// That of now, or none.
+    pub(super) fn now(with_load: bool) -> Self {
+        match with_load {
+            true => Self::Now,
+            false => Self::Nothing,
+        }
+    }
+
     /// Load of a worker as a picture shows it. `cell` is the worker's: found beside it, so that nothing else of the worker
     /// is read where a decision is made now.
     pub(super) fn seen(self, picture: Picture, worker: &Worker, cell: &LoadCell) -> Seen {

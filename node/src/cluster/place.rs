@@ -102,7 +102,7 @@ impl Cluster {
         })
     }
 
-    /// What [`Cluster::place`] would choose now, without a trace of it.
+    /// What [`Cluster::place`] would choose now, without a trace of it; `with_load` false: in a quiet cluster.
     ///
     /// # Errors
     /// No worker is left that may take it.
@@ -112,10 +112,11 @@ impl Cluster {
         key: &Key,
         tried: &[usize],
         strangers: &[usize],
+        with_load: bool,
     ) -> Result<Decision, NoWorker> {
         passing_over(pool, tried, strangers, |tried| {
             CANDIDATES.with_borrow_mut(|candidates| {
-                self.candidates(pool, key, candidates, LoadAt::Now);
+                self.candidates(pool, key, candidates, LoadAt::now(with_load));
                 let hot = self.cache_view.hot();
                 let view = View {
                     ring: &pool.ring,
@@ -170,12 +171,7 @@ impl Cluster {
             _ => pool.turns.next(),
         };
         CANDIDATES.with_borrow_mut(|candidates| {
-            let load = if with_load {
-                LoadAt::Now
-            } else {
-                LoadAt::Nothing
-            };
-            self.candidates(pool, key, candidates, load);
+            self.candidates(pool, key, candidates, LoadAt::now(with_load));
             let hot = self.cache_view.hot();
             let view = View {
                 ring: &pool.ring,
@@ -199,13 +195,15 @@ impl Cluster {
         candidates.extend(pool.members.iter().map(|member| {
             let seen = load.seen(picture, &member.worker, &member.load);
             let look = member.look();
-            let at_cap = is_at_cap(member, seen.exact_requests);
+            let is_quiet = matches!(load, LoadAt::Nothing);
+            let requests = if is_quiet { 0.0 } else { seen.exact_requests };
+            let at_cap = is_at_cap(member, requests);
             let standing = if member.draining {
                 Standing::Draining
             } else {
                 standing(&member.worker, look, at_cap)
             };
-            if matches!(load, LoadAt::Nothing) {
+            if is_quiet {
                 return Candidate {
                     standing,
                     ..Candidate::default()

@@ -87,7 +87,7 @@ fn a_preview_is_of_the_next_turn() {
     let (house, halves) = halves(Policy::RoundRobin);
     let key = key(None);
     for turn in [0, 1, 0] {
-        let next = house.cluster.preview(&halves.prefill, &key, &[], &[]);
+        let next = house.cluster.preview(&halves.prefill, &key, &[], &[], true);
         assert_eq!(next.map(|next| next.worker), Ok(turn));
         assert_eq!(place(&house, &halves.prefill, &key, &[]), Some(turn));
     }
@@ -105,8 +105,25 @@ fn workers_that_a_request_is_not_for_are_not_said_to_be_tried() {
     ] {
         let placed = house.cluster.place(pool, &key, tried, strangers);
         assert_eq!(placed.map(|placed| placed.decision.worker), Err(expected));
-        let seen = house.cluster.preview(pool, &key, tried, strangers);
+        let seen = house.cluster.preview(pool, &key, tried, strangers, true);
         assert_eq!(seen.map(|seen| seen.worker), Err(expected));
+    }
+}
+
+/// Nor is anybody at its limit where nothing is loaded.
+#[tokio::test(start_paused = true)]
+async fn in_a_quiet_cluster_nobody_is_full() {
+    let one = worker_with("w0", MODEL, |raw| raw.max_in_flight = Some(1));
+    let house = Alone::new("r1", [one], &KvEventsConfig::default(), 1);
+    let (cluster, key) = (&house.cluster, key(None));
+    let pool = cluster.fleet().pool(MODEL).expect("it is served");
+    let placed = cluster.place(&pool, &key, &[], &[]).expect("it has room");
+    let _busy = InFlight::begin(&placed.worker, &placed.decision).expect("it is usable");
+    for (with_load, expected) in [(true, Err(NoWorker::Full)), (false, Ok(0))] {
+        let explained = cluster.explain(&pool, &key, with_load, &[]).decision;
+        assert_eq!(explained.map(|decision| decision.worker), expected);
+        let seen = cluster.preview(&pool, &key, &[], &[], with_load);
+        assert_eq!(seen.map(|decision| decision.worker), expected);
     }
 }
 

@@ -173,6 +173,12 @@ async fn whole_workers_take_what_would_wait_for_prefill() {
         .await;
         let answer = scene.ask_at(1, CHATS, &meanwhile).await.good();
         assert_eq!(answer.pair(), (None, Some(&*whole)));
+        let admin = scene.cluster.replicas[1].admin();
+        let quiet = admin.explain(std::slice::from_ref(&later)).await;
+        assert!(
+            quiet[0].pair().0.is_some(),
+            "as if nothing were loaded: {quiet:?}"
+        );
     };
     tokio::join!(first, second);
     sees(&scene, prefill, "all is over", is_idle).await;

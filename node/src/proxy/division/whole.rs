@@ -6,16 +6,17 @@ use grapevine_placement::{Divide, Key};
 use crate::cluster::{Cluster, Halves, Pool};
 
 /// Whether one worker of `pool`, which the request found, is to take all of it; the name of that way. `tried`: workers of
-/// the pool, by index, that were asked before: what they hold of the prompt is no reason; `tried_prefill`: prefill workers
-/// that are not to compute it again. A preview: load may change before the request is placed.
+/// the pool, by index, that were asked before: what they hold of the prompt is no reason; behind them the prefill workers
+/// that are not to compute it again. `with_load` false: as in a quiet cluster. A preview: load may change before the request
+/// is placed.
 pub fn stays_whole(
     cluster: &Cluster,
     pool: &Pool,
     halves: &Halves,
     key: &Key,
     divide: &Divide,
-    tried: &[usize],
-    tried_prefill: &[usize],
+    (tried, tried_prefill): (&[usize], &[usize]),
+    with_load: bool,
 ) -> Option<&'static str> {
     let takes_whole = pool.role() == Role::Any;
     let short = match takes_whole {
@@ -29,7 +30,7 @@ pub fn stays_whole(
     if !takes_whole && divide.short_prompt_tokens == 0 {
         return None;
     }
-    let whole = cluster.preview(pool, key, tried, &[]).ok()?;
+    let whole = cluster.preview(pool, key, tried, &[], with_load).ok()?;
     if divide.is_short(whole.prefill_tokens()) {
         return Some(short);
     }
@@ -38,7 +39,7 @@ pub fn stays_whole(
     }
     // One that no decode worker understands is in no pair, however idle it is.
     let silent = halves.pairs.silent();
-    let prefill = cluster.preview(&halves.prefill, key, tried_prefill, silent);
+    let prefill = cluster.preview(&halves.prefill, key, tried_prefill, silent, with_load);
     let prefill = prefill.ok()?;
     let is_sooner = divide.is_sooner_whole(&whole, &prefill);
     is_sooner.then_some("whole_sooner")
@@ -82,8 +83,11 @@ mod tests {
         let halves = pool.halves().expect("both are there");
         assert_eq!(halves.pairs.silent(), [1], "no pair spans zones here");
         let divide = TransferConfig::default().divide();
-        let way =
-            |tried: &[usize]| stays_whole(cluster, &pool, halves, &key(0), &divide, &[], tried);
+        let way_at = |tried: &[usize], with_load| {
+            let tried = (&[][..], tried);
+            stays_whole(cluster, &pool, halves, &key(0), &divide, tried, with_load)
+        };
+        let way = |tried: &[usize]| way_at(tried, true);
         assert_eq!(way(&[]), None, "a pair is idle");
         let busy = (1..).take(20).map(|number| {
             let placed = cluster.place(&halves.prefill, &key(number), &[], &[1, 2]);
@@ -93,5 +97,6 @@ mod tests {
         let _busy: Vec<InFlight> = busy.collect();
         assert_eq!(way(&[]), None, "the other one is idle");
         assert_eq!(way(&[2]), Some("whole_sooner"), "it was tried");
+        assert_eq!(way_at(&[2], false), None, "nothing is under way");
     }
 }

@@ -134,10 +134,8 @@ pub(super) fn choose(
             (Err(_), Some(no_partner)) => {
                 // The half that lacks a worker whatever its partners do is named first.
                 let silent = halves.pairs.silent();
-                let alone =
-                    dispatch
-                        .cluster
-                        .preview(&halves.prefill, asked.key(), &tried.prefill, silent);
+                let (cluster, prefill) = (&dispatch.cluster, &halves.prefill);
+                let alone = cluster.preview(prefill, asked.key(), &tried.prefill, silent, true);
                 return Err(match alone {
                     Ok(_) => (Role::Decode, no_partner),
                     Err(nobody) => (Role::Prefill, nobody),
@@ -186,7 +184,7 @@ fn without_partner(
         if cluster.has_another(decode, &passed_over) {
             continue;
         }
-        if let Err(why) = cluster.preview(decode, asked.key(), &tried.decode, &strangers) {
+        if let Err(why) = cluster.preview(decode, asked.key(), &tried.decode, &strangers, true) {
             without.to_mut().extend(halves.pairs.alike(index));
             nobody = Some(nobody.map_or(why, |before: NoWorker| before.and(why)));
         }

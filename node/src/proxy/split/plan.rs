@@ -149,8 +149,8 @@ impl<'a> ToPair<'a> {
             &self.halves,
             asked.key(),
             &divide,
-            &self.tried_in_pool(),
-            &self.tried.prefill,
+            (&self.tried_in_pool(), &self.tried.prefill),
+            true,
         )
     }
 
