@@ -145,7 +145,7 @@ async fn attack(scene: &Scene) {
     };
     let poison = chitchat::Change {
         node: me.clone(),
-        values: (0..70)
+        values: (0..200)
             .map(|n| (format!("k{n}"), "x".into(), n + 1))
             .collect(),
         version: None,
