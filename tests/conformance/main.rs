@@ -12,6 +12,7 @@ mod bytes;
 mod cache;
 mod codings;
 mod cors;
+mod crossings;
 mod crowding;
 mod deaths;
 mod discovered;

@@ -377,10 +377,8 @@ where
         let gone = Gone::watch(socket.clone(), progress.begin());
         let cutoff = Cutoff::of_connection(&front.phase);
         let (head, body) = request.into_parts();
-        let refusal = match seat.must_turn_away() {
-            true => front.proxy.turn_away(&head),
-            false => None,
-        };
+        let short = seat.must_turn_away();
+        let refusal = short.and_then(|short| front.proxy.turn_away(&head, short));
         let head = Box::new(head);
         async move {
             if let Some(refusal) = refusal {

@@ -15,6 +15,7 @@ use crate::api::{ApiError, Endpoint};
 use crate::http::{headers, request_id};
 use crate::metrics::refusals::CONNECTIONS_BUSY;
 use crate::readiness::AGAIN_AFTER_S;
+use crate::seats::Short;
 use crate::tenants::ApiKey;
 
 impl Proxy {
@@ -51,17 +52,26 @@ impl Proxy {
     }
 
     /// The answer on a connection for which there is no place; none for probes of this replica.
-    pub fn turn_away(&self, head: &Parts) -> Option<Response<ResponseBody>> {
+    pub fn turn_away(&self, head: &Parts, short: Short) -> Option<Response<ResponseBody>> {
         let endpoint = Endpoint::of(&head.method, head.uri.path(), &[]);
         if matches!(endpoint, Ok(Endpoint::Live | Endpoint::Ready)) {
             return None;
         }
-        let message = "all connections of this replica are busy; try again";
+        let (message, limit) = match short {
+            Short::Places => (
+                "all connections of this replica are busy; try again",
+                CONNECTIONS_BUSY,
+            ),
+            Short::PlacesOfAddress => (
+                "this client has as many connections as it may have, all of them busy; try again",
+                "connections_per_address",
+            ),
+        };
         let error = ApiError::new(ErrorKind::Overloaded, message);
         let refusals = &self.dispatch.metrics.refusals;
         refusals.own_error(error.kind);
-        refusals.limit_reached(CONNECTIONS_BUSY);
-        if self.crowded.allows_line() {
+        refusals.limit_reached(limit);
+        if short == Short::Places && self.crowded.allows_line() {
             tracing::warn!(
                 "requests are turned away: all connections of clients are busy; more replicas, a greater \
                  limits.connections, or more open files (ulimit -n) make room"

@@ -7,17 +7,21 @@
 //! idle, a connection in a spare place is read all the same, and [`Seat::must_turn_away`] reports that it cannot be
 //! served. One whose request was turned away leaves behind that answer ([`Seat::turn_away`]), so that the place is another
 //! one's, and its client may find another replica.
+//!
+//! Who was asked to leave counts no more, for it is gone in a moment; but its client may have asked for more before it
+//! heard the word. Such a request takes a place again as a newcomer would, in one of a few of the spare places where all
+//! others are busy, so that it is seldom turned away, and never leaves too few places for whoever comes.
 
 mod metrics;
+mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::future::ready;
 use std::net::{IpAddr, Ipv6Addr};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -26,23 +30,25 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
 pub use self::metrics::{Counts, TrafficMetrics};
+use self::table::{Holder, Table, TakenSeat};
 use crate::http::progress::Progress;
 
 /// Of so many places one is spare, within the two limits below.
 const PLACES_PER_SPARE: u32 = 16;
 const SPARE_MIN: u32 = 4;
 const SPARE_MAX: u32 = 256;
+/// Of the spare places, one of so many may be taken by requests that crossed the word to leave.
+const SPARE_PER_CROSSING: u32 = 2;
 /// Of so many places one more is emptied than is needed now: to look for the longest idle costs a look at all.
 const PLACES_PER_EXTRA: usize = 128;
 /// Of so many places one is emptied when something else than places is short.
 const PLACES_PER_RELIEF: usize = 16;
-/// Time for a new connection in a spare place to send a request, before it counts as idle.
-const HEARD_WITHIN: Duration = Duration::from_secs(1);
 /// After so long an answer has been read by a client that reads.
 const READ_WITHIN: Duration = Duration::from_millis(100);
 /// For the goodbye of a connection that was asked to leave (GOAWAY, `close_notify`).
 const LEAVE_WITHIN: Duration = Duration::from_millis(500);
-/// The same where a request was turned away, whose body is taken for so long, so that the answer arrives.
+/// The same where a request was turned away, also behind the word: its body is taken for so long, so that the answer
+/// arrives.
 const TURNED_AWAY_WITHIN: Duration = Duration::from_secs(2);
 
 /// How many connections a port takes, in all and of one address.
@@ -65,36 +71,6 @@ pub struct Seats {
     permits: Arc<Semaphore>,
     table: Mutex<Table>,
     counts: Counts,
-}
-
-#[derive(Debug, Default)]
-struct Table {
-    seats: HashMap<u64, TakenSeat>,
-    next: u64,
-    /// Of the seats, those that were asked to leave.
-    leaving: usize,
-    /// The others, by holder.
-    held: HashMap<Holder, u32>,
-}
-
-/// The address whose connections are counted together; none: a proxy's.
-type Holder = Option<IpAddr>;
-
-#[derive(Debug)]
-struct TakenSeat {
-    progress: Progress,
-    holder: Holder,
-    is_spare: bool,
-    is_leaving: bool,
-}
-
-impl TakenSeat {
-    /// Whether it has just come, had no answer so far, and no other has left for it.
-    fn is_unheard(&self) -> bool {
-        self.is_spare
-            && !self.progress.has_answered()
-            && self.progress.ended().elapsed() < HEARD_WITHIN
-    }
 }
 
 /// An idle connection that may be asked to leave.
@@ -147,41 +123,52 @@ impl Seats {
     ) -> Option<Seat> {
         let holder = self.holder(address);
         let mut table = self.table();
-        if !self.admits(&mut table, holder) {
+        if !self.admits(&mut table, holder, |_| true) {
             return None;
         }
         if table.staying() >= self.capacity() {
             self.counts.full.inc();
-            self.make_room(&mut table, 1);
+            self.make_room(&mut table, 1, |taken| !taken.is_unheard());
         }
         let progress = Progress::default();
-        let id = table.next;
-        table.next += 1;
         let is_spare = table.staying() >= self.capacity();
-        let taken = TakenSeat {
-            progress: progress.clone(),
-            holder,
-            is_spare,
-            is_leaving: false,
-        };
-        table.seats.insert(id, taken);
-        *table.held.entry(holder).or_default() += 1;
+        let id = table.seat(progress.clone(), holder, is_spare);
         Some(Seat {
             id,
             progress,
-            is_spare,
-            is_turned_away: AtomicBool::new(false),
+            is_spare: AtomicBool::new(is_spare),
+            turned_away: OnceLock::new(),
             seats: Arc::clone(self),
             _place: place,
         })
     }
 
-    /// Whether one more of this holder may come; at its limit for its longest idle.
-    fn admits(&self, table: &mut Table, holder: Holder) -> bool {
-        let held = table.held.get(&holder).copied().unwrap_or_default();
-        holder.is_none()
-            || self.limits.per_address.is_none_or(|most| held < most)
-            || self.shed(table, 1, |taken| taken.holder == holder) > 0
+    /// Whether one more of this holder may come; at its limit for its longest idle that `may` leave.
+    fn admits(&self, table: &mut Table, holder: Holder, may: impl Fn(&TakenSeat) -> bool) -> bool {
+        let Some(most) = self.limits.per_address.filter(|_| holder.is_some()) else {
+            return true;
+        };
+        let surplus = (table.held_by(holder) + 1).saturating_sub(most) as usize;
+        surplus == 0
+            || self.shed(table, surplus, |taken| taken.holder == holder && may(taken)) == surplus
+    }
+
+    /// Gives a place again to a connection whose request came although it was asked to leave; else says what is short.
+    /// Nobody leaves for it who came a moment ago: they have as good a claim.
+    fn take_back(&self, table: &mut Table, id: u64) -> Result<(), Short> {
+        let Some(holder) = table.leaver(id) else {
+            return Ok(());
+        };
+        if !self.admits(table, holder, |taken| !taken.is_new()) {
+            return Err(Short::PlacesOfAddress);
+        }
+        self.make_room(table, 1, |taken| !taken.is_new());
+        let crossing = spare(self.limits.capacity) / SPARE_PER_CROSSING;
+        if table.staying() >= self.capacity() + crossing as usize {
+            return Err(Short::Places);
+        }
+        table.keep(id);
+        Ok(())
     }
 
     /// Frees a place when even the spare ones are taken, whichever is idle in them.
@@ -202,11 +189,11 @@ impl Seats {
     }
 
     /// Asks as many to leave as are here, or coming, above the limit.
-    fn make_room(&self, table: &mut Table, coming: usize) {
+    fn make_room(&self, table: &mut Table, coming: usize, may: impl Fn(&TakenSeat) -> bool) {
         let surplus = (table.staying() + coming).saturating_sub(self.capacity());
         if surplus > 0 {
             let count = surplus + self.extra();
-            self.shed(table, count, |taken| !taken.is_unheard());
+            self.shed(table, count, may);
         }
     }
 
@@ -219,11 +206,11 @@ impl Seats {
         let share = u64::from(self.limits.capacity) * u64::from(self.limits.share_percent) / 100;
         let idle = table.seats.iter().filter_map(|(&id, taken)| {
             // First what stands in the table itself: the progress of each seat is memory of its own.
-            if taken.is_leaving || !may(taken) {
+            if taken.is_leaving() || !may(taken) {
                 return None;
             }
             let since = taken.progress.idle_since()?;
-            let held = u64::from(table.held.get(&taken.holder).copied().unwrap_or_default());
+            let held = u64::from(table.held_by(taken.holder));
             Some(Idle {
                 is_within_share: taken.holder.is_none() || held <= share,
                 since,
@@ -267,73 +254,25 @@ pub(crate) fn spare(capacity: u32) -> u32 {
     (capacity / PLACES_PER_SPARE).clamp(SPARE_MIN, SPARE_MAX)
 }
 
-impl Table {
-    /// Seats whose connections were not asked to leave.
-    fn staying(&self) -> usize {
-        self.seats.len() - self.leaving
-    }
-
-    /// Of the seats that were asked to leave, those that are free in a moment. One that got a request before it heard the
-    /// word stays to the end of that answer, which may be hours away: nobody may wait for it.
-    fn about_to_go(&self) -> usize {
-        if self.leaving == 0 {
-            return 0;
-        }
-        let seats = self.seats.values();
-        let is_going =
-            |taken: &&TakenSeat| taken.is_leaving && taken.progress.idle_since().is_some();
-        seats.filter(is_going).count()
-    }
-
-    fn tell_to_leave(&mut self, id: u64) {
-        let Some(taken) = self.seats.get_mut(&id).filter(|taken| !taken.is_leaving) else {
-            return;
-        };
-        taken.is_leaving = true;
-        taken.progress.tell_to_leave();
-        let holder = taken.holder;
-        self.leaving += 1;
-        self.release(holder);
-    }
-
-    fn hand_over(&mut self, id: u64, to: Holder) {
-        let Some(taken) = self.seats.get_mut(&id) else {
-            return;
-        };
-        let from = std::mem::replace(&mut taken.holder, to);
-        if !taken.is_leaving {
-            self.release(from);
-            *self.held.entry(to).or_default() += 1;
-        }
-    }
-
-    fn free(&mut self, id: u64) {
-        match self.seats.remove(&id) {
-            None => {}
-            Some(taken) if taken.is_leaving => self.leaving -= 1,
-            Some(taken) => self.release(taken.holder),
-        }
-    }
-
-    fn release(&mut self, holder: Holder) {
-        if let Some(held) = self.held.get_mut(&holder) {
-            *held -= 1;
-            if *held == 0 {
-                self.held.remove(&holder);
-            }
-        }
-    }
-}
-
 /// A connection's place; free again when dropped.
 #[derive(Debug)]
 pub struct Seat {
     id: u64,
     progress: Progress,
     seats: Arc<Seats>,
-    is_spare: bool,
-    is_turned_away: AtomicBool,
+    /// It came above the limit, and has no request that was served all the same.
+    is_spare: AtomicBool,
+    turned_away: OnceLock<Short>,
     _place: OwnedSemaphorePermit,
+}
+
+/// What there is too little of for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Short {
+    /// Places of the port: all are busy.
+    Places,
+    /// Places of the client's address: it has its limit, all of them busy.
+    PlacesOfAddress,
 }
 
 /// What became of a connection that was asked to leave.
@@ -343,7 +282,8 @@ pub enum Goodbye<R> {
     Ended(R),
     /// It says nothing; nothing is lost with it.
     Idle,
-    /// A request had come in before, and is answered first.
+    /// A request had come in before, and is answered first. Unless it was turned away the connection counts again among
+    /// those that are here, and may be asked again.
     Busy,
 }
 
@@ -363,34 +303,44 @@ impl Seat {
     pub fn belongs_to(&self, client: IpAddr) -> bool {
         let holder = self.seats.holder(client);
         let mut table = self.seats.table();
-        let is_admitted = holder.is_none() || self.seats.admits(&mut table, holder);
+        let is_admitted = self.seats.admits(&mut table, holder, |_| true);
         if is_admitted {
             table.hand_over(self.id, holder);
         }
         is_admitted
     }
 
-    /// Whether it came above the limit, none left for it, and that is still so, or was when it was turned away.
-    pub fn must_turn_away(&self) -> bool {
-        if self.is_turned_away() {
-            return true;
+    /// Why a request that has come cannot be served. Its connection came above the limit and none left for it, or was asked
+    /// to leave, and that is still so; or it was turned away before. One whose request is served has its place from then
+    /// on.
+    pub fn must_turn_away(&self) -> Option<Short> {
+        if let Some(short) = self.turned_away.get() {
+            return Some(*short);
         }
-        if !self.is_spare {
-            return false;
+        let is_spare = self.is_spare.load(Ordering::Relaxed);
+        if !is_spare && !self.progress.is_told() {
+            return None;
         }
         let mut table = self.seats.table();
-        self.seats.make_room(&mut table, 0);
-        table.staying() > self.seats.capacity()
+        if table.leaver(self.id).is_some() {
+            if let Err(short) = self.seats.take_back(&mut table, self.id) {
+                return Some(short);
+            }
+        } else if is_spare {
+            self.seats
+                .make_room(&mut table, 0, |taken| !taken.is_unheard());
+            if table.staying() > self.seats.capacity() {
+                return Some(Short::Places);
+            }
+        }
+        self.is_spare.store(false, Ordering::Relaxed);
+        None
     }
 
     /// Asks the connection to leave, because its request is turned away. It counts no more among those that are here.
-    pub fn turn_away(&self) {
-        self.is_turned_away.store(true, Ordering::Relaxed);
+    pub fn turn_away(&self, short: Short) {
+        let _ = self.turned_away.set(short);
         self.seats.table().tell_to_leave(self.id);
-    }
-
-    fn is_turned_away(&self) -> bool {
-        self.is_turned_away.load(Ordering::Relaxed)
     }
 
     /// Whether the connection was asked to leave, and has answered nothing lately that its end could destroy.
@@ -423,14 +373,21 @@ impl Seat {
     /// Lets a connection that was asked to leave say goodbye. Whatever it ends with is handed on: it may have become one of
     /// another protocol in that moment.
     pub async fn goodbye<R>(&self, connection: impl Future<Output = R>) -> Goodbye<R> {
-        let within = match self.is_turned_away() {
-            true => TURNED_AWAY_WITHIN,
-            false => LEAVE_WITHIN,
-        };
-        match timeout(within, connection).await {
+        let mut connection = pin!(connection);
+        let mut ended = timeout(LEAVE_WITHIN, connection.as_mut()).await;
+        let is_turned_away = self.turned_away.get().is_some();
+        if ended.is_err() && is_turned_away {
+            ended = timeout(TURNED_AWAY_WITHIN - LEAVE_WITHIN, connection).await;
+        }
+        match ended {
             Ok(ended) => Goodbye::Ended(ended),
             Err(_) if self.progress.idle_since().is_some() => Goodbye::Idle,
-            Err(_) => Goodbye::Busy,
+            Err(_) => {
+                if !is_turned_away {
+                    self.seats.table().keep(self.id);
+                }
+                Goodbye::Busy
+            }
         }
     }
 }

@@ -47,7 +47,7 @@ async fn the_longest_idle_leaves_for_a_newcomer_and_the_busy_stay() {
     assert!(!is_told(&first) && !is_told(&second) && !is_told(&third));
     let fourth = come(&seats, "192.0.2.4").await.expect("seated");
     assert!(is_told(&second) && !is_told(&third) && !is_told(&fourth));
-    assert!(!fourth.must_turn_away());
+    assert!(fourth.must_turn_away().is_none());
     // The request's end makes it idle, and later than the others.
     tokio::time::advance(SECOND).await;
     drop(request);
@@ -71,9 +71,9 @@ async fn where_all_are_busy_a_newcomer_is_heard_and_turned_away_until_one_is_fre
     let other = other.expect("seated");
     assert!(!is_told(&spare), "it had no time to say anything");
     let request = spare.progress().begin();
-    assert!(spare.must_turn_away() && !first.must_turn_away());
+    assert!(spare.must_turn_away().is_some() && first.must_turn_away().is_none());
     drop((requests.0, other));
-    assert!(!spare.must_turn_away() && is_told(&first));
+    assert!(spare.must_turn_away().is_none() && is_told(&first));
     drop((first, requests.1, request));
     let table = seats.table();
     assert_eq!((table.seats.len(), table.leaving), (2, 0));
@@ -96,8 +96,8 @@ async fn who_is_turned_away_leaves_and_keeps_nobody_else_out() {
         let seat = seats.take(place, "192.0.2.3".parse().expect("an address"));
         let seat = seat.expect("seated");
         let request = seat.progress().begin();
-        assert!(seat.must_turn_away());
-        seat.turn_away();
+        assert!(seat.must_turn_away().is_some());
+        seat.turn_away(Short::Places);
         drop(request);
         assert!(is_told(&seat));
         refused.push(seat);
@@ -106,15 +106,18 @@ async fn who_is_turned_away_leaves_and_keeps_nobody_else_out() {
     for seat in &refused {
         // A request that crossed the word.
         let request = seat.progress().begin();
-        assert!(seat.must_turn_away());
-        seat.turn_away();
+        assert!(seat.must_turn_away().is_some());
+        seat.turn_away(Short::Places);
         drop(request);
     }
     let leaving = seats.table().leaving;
     assert_eq!(leaving, refused.len(), "each is counted once");
     drop(refused.pop());
     let next = come(&seats, "192.0.2.4").await.expect("seated");
-    assert!(!next.must_turn_away(), "the others are not in its way");
+    assert!(
+        next.must_turn_away().is_none(),
+        "the others are not in its way"
+    );
     drop((refused, next, held.1, second));
     assert_eq!(seats.table().leaving, 0);
     assert!(seats.table().held.is_empty());
@@ -131,7 +134,7 @@ async fn who_was_answered_in_a_spare_place_is_idle_from_then_on() {
     let other = other.expect("seated");
     drop(prober.progress().begin());
     let request = other.progress().begin();
-    assert!(other.must_turn_away());
+    assert!(other.must_turn_away().is_some());
     assert!(is_told(&prober), "it was heard");
     drop((held, request));
 }
@@ -171,11 +174,139 @@ async fn who_leaves_only_after_a_long_answer_keeps_no_place_from_being_freed() {
     assert_eq!(late.goodbye(silent()).await, Goodbye::Busy);
     seats.free_one();
     assert!(is_told(&idle), "an idle one leaves in its place");
+    assert!(!is_told(&late), "it is busy");
     let next = come(&seats, "192.0.2.3").await.expect("seated");
     drop(idle);
     assert!(seats.relieve() && is_told(&next));
     drop((next, request, late));
     assert!(seats.table().held.is_empty());
+}
+
+/// A request that came although its connection was asked to leave, and before that connection could say so.
+#[tokio::test(start_paused = true)]
+async fn who_stays_for_a_request_counts_as_here() {
+    let seats = seats(2, Some(2));
+    let (one, other) = ("192.0.2.1", "192.0.2.2");
+    let first = come(&seats, one).await.expect("seated");
+    let second = come(&seats, one).await.expect("seated");
+    let held = second.progress().begin();
+    let third = come(&seats, other).await.expect("seated");
+    assert!(is_told(&first));
+    let requests = (first.progress().begin(), third.progress().begin());
+    assert!(third.must_turn_away().is_none());
+    let silent = pending::<Result<(), ()>>;
+    assert_eq!(first.goodbye(silent()).await, Goodbye::Busy);
+    // Three are busy, where two may be.
+    for address in [other, "192.0.2.3"] {
+        let next = come(&seats, address).await.expect("a spare place");
+        let request = next.progress().begin();
+        assert_eq!(next.must_turn_away(), Some(Short::Places), "{address}");
+        drop((request, next));
+    }
+    assert!(come(&seats, one).await.is_none(), "it has its limit");
+    // It can be asked again, and that is heard: it may have something else than a request to end.
+    drop(requests.0);
+    let next = come(&seats, one).await.expect("its own leaves for it");
+    assert!(is_told(&first));
+    drop((first, held, requests.1, second, third, next));
+    let table = seats.table();
+    assert_eq!((table.seats.len(), table.leaving), (0, 0));
+    assert!(table.held.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_crosses_the_word_takes_a_place_as_a_newcomer_does() {
+    let seats = seats(2, None);
+    let first = come(&seats, "192.0.2.1").await.expect("seated");
+    let second = come(&seats, "192.0.2.2").await.expect("seated");
+    let newcomer = come(&seats, "192.0.2.3").await.expect("seated");
+    assert!(is_told(&first) && !is_told(&second));
+    let request = first.progress().begin();
+    assert!(first.must_turn_away().is_none());
+    assert!(is_told(&second), "the longest idle leaves for it");
+    assert!(!is_told(&newcomer), "who has just come does not");
+    drop((request, first, second, newcomer));
+    assert!(seats.table().held.is_empty());
+}
+
+/// Else probes would find no place, once as many connections had been told as there are spare places.
+#[tokio::test(start_paused = true)]
+async fn requests_that_cross_the_word_take_half_of_the_spare_places_at_most() {
+    const PLACES: u32 = 3;
+    let seats = seats(PLACES, None);
+    let mut told = Vec::new();
+    for _ in 0..PLACES {
+        told.push(come(&seats, "192.0.2.1").await.expect("seated"));
+    }
+    let mut busy = Vec::new();
+    for _ in 0..PLACES {
+        let seat = come(&seats, "192.0.2.2").await.expect("seated");
+        let request = seat.progress().begin();
+        assert!(seat.must_turn_away().is_none());
+        busy.push((request, seat));
+    }
+    assert!(told.iter().all(is_told));
+    let requests: Vec<_> = told.iter().map(|seat| seat.progress().begin()).collect();
+    let short: Vec<_> = told.iter().map(Seat::must_turn_away).collect();
+    assert_eq!(short, [None, None, Some(Short::Places)]);
+    let prober = come(&seats, "192.0.2.3").await.expect("a spare place");
+    let probe = prober.progress().begin();
+    assert_eq!(prober.must_turn_away(), Some(Short::Places));
+    drop((probe, prober, busy.pop()));
+    assert_eq!(told[2].must_turn_away(), None, "there is one again");
+    drop((requests, told, busy));
+    assert!(seats.table().held.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_crosses_the_word_is_one_of_its_address() {
+    let seats = seats(100, Some(2));
+    let first = come(&seats, "192.0.2.1").await.expect("seated");
+    let second = come(&seats, "192.0.2.1").await.expect("seated");
+    let third = come(&seats, "192.0.2.1").await.expect("seated");
+    assert!(is_told(&first));
+    let held = (second.progress().begin(), third.progress().begin());
+    let request = first.progress().begin();
+    assert_eq!(first.must_turn_away(), Some(Short::PlacesOfAddress));
+    drop(held.0);
+    assert_eq!(first.must_turn_away(), None);
+    assert!(is_told(&second), "it was idle");
+    assert!(come(&seats, "192.0.2.1").await.is_none());
+    drop((request, held.1));
+}
+
+/// It came when there was no place, and has one since.
+#[tokio::test(start_paused = true)]
+async fn who_was_served_in_a_spare_place_is_not_turned_away_for_who_came_later() {
+    let seats = seats(1, None);
+    let busy = come(&seats, "192.0.2.1").await.expect("seated");
+    let held = busy.progress().begin();
+    let spare = come(&seats, "192.0.2.2").await.expect("seated");
+    drop((held, busy));
+    // Two streams of one connection.
+    let first = spare.progress().begin();
+    assert_eq!(spare.must_turn_away(), None);
+    let later = come(&seats, "192.0.2.3").await.expect("seated");
+    let second = spare.progress().begin();
+    assert_eq!(spare.must_turn_away(), None);
+    let request = later.progress().begin();
+    assert_eq!(later.must_turn_away(), Some(Short::Places));
+    drop((first, second, request));
+}
+
+/// Where it was turned away within the goodbye, too.
+#[tokio::test(start_paused = true)]
+async fn the_answer_of_who_is_turned_away_behind_the_word_has_its_time() {
+    let seats = seats(4, None);
+    let seat = come(&seats, "192.0.2.1").await.expect("seated");
+    let began = Instant::now();
+    let connection = async {
+        tokio::time::sleep(LEAVE_WITHIN / 2).await;
+        seat.turn_away(Short::Places);
+        pending::<()>().await;
+    };
+    assert_eq!(seat.goodbye(connection).await, Goodbye::Idle);
+    assert_eq!(began.elapsed(), TURNED_AWAY_WITHIN);
 }
 
 #[tokio::test(start_paused = true)]
@@ -271,7 +402,7 @@ async fn goodbye_waits_for_a_request_and_for_nothing_else() {
     assert_eq!(seat.goodbye(silent()).await, Goodbye::Busy);
     drop(request);
     // The body of what is turned away is read for a moment.
-    seat.turn_away();
+    seat.turn_away(Short::Places);
     let began = Instant::now();
     assert_eq!(seat.goodbye(silent()).await, Goodbye::Idle);
     assert_eq!(began.elapsed(), TURNED_AWAY_WITHIN);

@@ -73,14 +73,12 @@ where
         let is_head = request.method() == Method::HEAD;
         let progress = rest.ends();
         let (head, body) = request.into_parts();
-        let refusal = match seat.must_turn_away() {
-            true => front.proxy.turn_away(&head),
-            false => None,
-        };
-        if refusal.is_some() {
+        let refusal = seat.must_turn_away().and_then(|short| {
+            let refusal = front.proxy.turn_away(&head, short)?;
             // By GOAWAY: there is no `Connection: close` over HTTP/2.
-            seat.turn_away();
-        }
+            seat.turn_away(short);
+            Some(refusal)
+        });
         let front = Arc::clone(front);
         let cutoff = Cutoff::of_task(&front.phase);
         let (head, body) = (Box::new(head), ClientBody::Http2(body.into()));
