@@ -4,10 +4,15 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::http::progress::Progress;
 
 /// Time for a new connection to send a request, before it counts as idle where none left for it.
 const HEARD_WITHIN: Duration = Duration::from_secs(1);
+/// Twice what a goodbye takes. A connection that was asked to leave, and is idle and still there after this, goes for some
+/// reason of its own, or never: nobody waits for it.
+const GONE_WITHIN: Duration = Duration::from_secs(1);
 
 /// The address whose connections are counted together; none: a proxy's.
 pub(super) type Holder = Option<IpAddr>;
@@ -27,12 +32,13 @@ pub(super) struct TakenSeat {
     pub(super) progress: Progress,
     pub(super) holder: Holder,
     is_spare: bool,
-    is_leaving: bool,
+    /// When it was asked to leave; none: it stays.
+    told: Option<Instant>,
 }
 
 impl TakenSeat {
     pub(super) fn is_leaving(&self) -> bool {
-        self.is_leaving
+        self.told.is_some()
     }
 
     /// Whether it has just come, and had no answer so far.
@@ -55,7 +61,7 @@ impl Table {
             progress,
             holder,
             is_spare,
-            is_leaving: false,
+            told: None,
         };
         self.seats.insert(id, taken);
         self.hold(holder);
@@ -79,8 +85,10 @@ impl Table {
             return 0;
         }
         let seats = self.seats.values();
-        let is_going =
-            |taken: &&TakenSeat| taken.is_leaving() && taken.progress.idle_since().is_some();
+        let is_going = |taken: &&TakenSeat| {
+            taken.told.is_some_and(|told| told.elapsed() < GONE_WITHIN)
+                && taken.progress.idle_since().is_some()
+        };
         seats.filter(is_going).count()
     }
 
@@ -88,7 +96,7 @@ impl Table {
         let Some(taken) = self.seats.get_mut(&id).filter(|taken| !taken.is_leaving()) else {
             return;
         };
-        taken.is_leaving = true;
+        taken.told = Some(Instant::now());
         taken.progress.tell_to_leave();
         let holder = taken.holder;
         self.leaving += 1;
@@ -106,7 +114,7 @@ impl Table {
         let Some(taken) = self.seats.get_mut(&id).filter(|taken| taken.is_leaving()) else {
             return;
         };
-        taken.is_leaving = false;
+        taken.told = None;
         let holder = taken.holder;
         self.leaving -= 1;
         self.hold(holder);

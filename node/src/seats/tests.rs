@@ -182,6 +182,25 @@ async fn who_leaves_only_after_a_long_answer_keeps_no_place_from_being_freed() {
     assert!(seats.table().held.is_empty());
 }
 
+/// Whatever keeps it: a lane that stands still, for one.
+#[tokio::test(start_paused = true)]
+async fn who_was_told_and_does_not_go_is_not_waited_for() {
+    let seats = seats(1, None);
+    let deaf = come(&seats, "192.0.2.1").await.expect("seated");
+    let idle = come(&seats, "192.0.2.2").await.expect("seated");
+    assert!(is_told(&deaf));
+    seats.free_one();
+    assert!(!is_told(&idle), "the first is about to go");
+    tokio::time::advance(SECOND).await;
+    seats.free_one();
+    assert!(is_told(&idle), "but it did not");
+    assert!(seats.relieve(), "this one is about to go");
+    tokio::time::advance(SECOND).await;
+    assert!(!seats.relieve(), "nobody is left");
+    let next = come(&seats, "192.0.2.3").await.expect("seated");
+    assert!(next.must_turn_away().is_none(), "neither is in its way");
+}
+
 /// A request that came although its connection was asked to leave, and before that connection could say so.
 #[tokio::test(start_paused = true)]
 async fn who_stays_for_a_request_counts_as_here() {

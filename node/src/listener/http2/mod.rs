@@ -103,32 +103,38 @@ where
         .keep_alive_interval(timeouts.keep_alive)
         .serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);
-    tokio::select! {
+    let mut is_told = tokio::select! {
         // In this order: a request may be waiting in the socket of which nothing was read yet.
         biased;
         result = connection.as_mut() => return result,
         // GOAWAY already while settling: a client that keeps one connection for hours would never leave.
-        () = front.phase.leaving() => connection.as_mut().graceful_shutdown(),
-        () = seat.progress().told_to_leave() => {
-            connection.as_mut().graceful_shutdown();
+        () = front.phase.leaving() => false,
+        () = seat.progress().told_to_leave() => true,
+        () = rest.is_over() => {
+            if !rest.has_asked() {
+                front.metrics.refusals.limit_reached("first_byte");
+            }
+            false
+        }
+    };
+    connection.as_mut().graceful_shutdown();
+    // hyper waits for an answer to its GOAWAY, and before the client's preface for that.
+    let mut over = pin!(rest.is_over_at_last());
+    loop {
+        if is_told {
             match seat.goodbye(connection.as_mut()).await {
                 Goodbye::Ended(ended) => return ended,
                 Goodbye::Idle => return Ok(()),
                 Goodbye::Busy => {}
             }
         }
-        () = rest.is_over() => {
-            if !rest.has_asked() {
-                front.metrics.refusals.limit_reached("first_byte");
-            }
-            connection.as_mut().graceful_shutdown();
-        }
-    }
-    tokio::select! {
-        biased;
-        result = connection => result,
-        // hyper waits for an answer to its GOAWAY, and before the client's preface for that.
-        () = rest.is_over_at_last() => Ok(()),
-        () = front.phase.closed() => Ok(()),
+        is_told = tokio::select! {
+            biased;
+            result = connection.as_mut() => return result,
+            // Its place may be wanted while it ends, which is its client's to hold up, or once more.
+            () = seat.progress().told_to_leave() => true,
+            () = over.as_mut() => return Ok(()),
+            () = front.phase.closed() => return Ok(()),
+        };
     }
 }
