@@ -12,7 +12,7 @@ use http::{Method, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::rest::{Rest, Rests};
@@ -48,6 +48,23 @@ fn windows(streams: u32) -> (u32, u32) {
 fn header_list_max(limits: &LimitConfig) -> u32 {
     let fields = 32 * u64::from(limits.headers);
     u32::try_from(2 * limits.header_bytes.0 + fields).unwrap_or(u32::MAX)
+}
+
+/// hyper's server.
+///
+/// Without its keep-alive, which ends a connection with all its streams when a PING is not answered in time: a client that
+/// reads nothing for a moment has not read the PING either, and what it has to answer lies behind all that the kernel
+/// holds. Who takes nothing of an answer is found by `stream` and by the socket, who asks for nothing by `rest`, and a host
+/// that vanished by [`keep_alive`](crate::keep_alive).
+fn server(streams: Streams, limits: &LimitConfig) -> http2::Builder<Streams> {
+    let (stream_window, connection_window) = windows(limits.streams_per_connection);
+    let mut server = http2::Builder::new(streams);
+    server
+        .initial_stream_window_size(stream_window)
+        .initial_connection_window_size(connection_window)
+        .max_concurrent_streams(limits.streams_per_connection)
+        .max_header_list_size(header_list_max(limits));
+    server
 }
 
 /// Serves HTTP/2 to the end of the connection, or of the replica.
@@ -93,15 +110,7 @@ where
         }
     });
     let streams = Streams::new(timeouts.write_stall, front.metrics.refusals.clone());
-    let (stream_window, connection_window) = windows(limits.streams_per_connection);
-    let connection = http2::Builder::new(streams)
-        .timer(TokioTimer::new())
-        .initial_stream_window_size(stream_window)
-        .initial_connection_window_size(connection_window)
-        .max_concurrent_streams(limits.streams_per_connection)
-        .max_header_list_size(header_list_max(&limits))
-        .keep_alive_interval(timeouts.keep_alive)
-        .serve_connection(TokioIo::new(io), service);
+    let connection = server(streams, &limits).serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);
     let mut is_told = tokio::select! {
         // In this order: a request may be waiting in the socket of which nothing was read yet.

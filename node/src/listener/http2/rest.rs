@@ -1,5 +1,5 @@
-//! For how long a connection has had no request in progress. hyper has no limit on that: none before a client's first
-//! word, and later it is content with one that answers PINGs. What is done when the time is over is not decided here.
+//! For how long a connection has had no request in progress. hyper has no limit on that. What is done when the time is
+//! over is not decided here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,18 +13,18 @@ use http::{Method, Request, Response};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::io::duplex;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::stream::{Answer, Streams};
-use super::windows;
+use super::{server, windows};
+use crate::config::LimitConfig;
 use crate::http::client_body::Http2Body;
 use crate::http::progress::Progress;
 use crate::listener::channel_body::Channel;
@@ -39,6 +40,8 @@ type Made = BoxBody<Bytes, Infallible>;
 
 /// A connection on which each request gets the next of the answers that the test gives.
 struct House {
+    /// Whether the client does anything at all.
+    reads: watch::Sender<bool>,
     requests: SendRequest<Bytes>,
     answers: mpsc::Sender<Made>,
     progress: Progress,
@@ -48,7 +51,7 @@ struct House {
 
 impl House {
     async fn new() -> Self {
-        let (client, server) = duplex(1 << 20);
+        let (client, socket) = duplex(1 << 20);
         let mut registry = Registry::default();
         let streams = Streams::new(STALL, RefusalMetrics::register(&mut registry));
         let (answers, taken) = mpsc::channel::<Made>(1);
@@ -67,16 +70,27 @@ impl House {
                     Ok::<_, Infallible>(Answer::of(Response::new(body), is_head, progress))
                 }
             });
-            let server = http2::Builder::new(streams)
-                .timer(TokioTimer::new())
-                .serve_connection(TokioIo::new(server), service);
-            let _ = server.await;
+            let server = server(streams, &LimitConfig::default());
+            let _ = server.serve_connection(TokioIo::new(socket), service).await;
         });
         let mut builder = h2::client::Builder::new();
         builder.initial_window_size(WINDOW as u32);
         let (requests, connection) = builder.handshake(client).await.expect("HTTP/2");
-        tokio::spawn(connection);
+        let (reads, mut may_read) = watch::channel(true);
+        tokio::spawn(async move {
+            let mut connection = pin!(connection);
+            while may_read.wait_for(|reads| *reads).await.is_ok() {
+                tokio::select! {
+                    biased;
+                    stops = may_read.wait_for(|reads| !reads) => if stops.is_err() {
+                        return;
+                    },
+                    _ = connection.as_mut() => return,
+                }
+            }
+        });
         Self {
+            reads,
             requests,
             answers,
             progress,
@@ -230,6 +244,28 @@ async fn an_answer_that_waits_for_its_worker_waits_for_no_client() {
     }
     assert_eq!((got, began.elapsed()), (WINDOW, STALL));
     released(&sender).await;
+}
+
+/// A PING would not be answered, and hyper ends all streams of a connection for that.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_nothing_for_a_while_keeps_its_connection() {
+    let mut house = House::new().await;
+    let (sender, body) = frames();
+    let mut answer = house.ask(body).await;
+    // From the default of `timeouts.keep_alive` on, after the head of the request.
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    house.reads.send_replace(false);
+    sender.send(frame(10)).await.expect("it is wanted");
+    tokio::time::sleep(STALL * 9 / 10).await;
+    house.reads.send_replace(true);
+    assert_eq!(read(&mut answer).await, Ok(10));
+    sender.send(frame(20)).await.expect("it is wanted");
+    assert_eq!(read(&mut answer).await, Ok(20));
+    drop(sender);
+    assert_eq!(read(&mut answer).await, Ok(0), "that is the end");
+    let mut next = house.ask(whole(30)).await;
+    assert_eq!(read(&mut next).await, Ok(30));
+    assert_eq!(house.cut(), 0);
 }
 
 /// As at the end of a replica, which waits for no client that takes nothing.
