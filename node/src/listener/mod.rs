@@ -44,6 +44,7 @@ use crate::descriptors;
 use crate::http::client_body::ClientBody;
 use crate::http::client_io::{ClientIo, ClientSocket, Gone};
 use crate::http::forwarded::Peer;
+use crate::keep_alive;
 use crate::lanes::Lanes;
 use crate::live::Live;
 use crate::log_limit::LogLimit;
@@ -183,15 +184,23 @@ impl Drop for Open<'_> {
     }
 }
 
+/// Sets what is set of each client's socket.
+fn prepare(stream: &TcpStream, write_stall: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    #[cfg(target_os = "linux")]
+    socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
+    // A system that does not know it takes longer to give a vanished client up.
+    let _ = keep_alive::OF_REQUESTS.set_for_unacknowledged(stream, write_stall);
+    Ok(())
+}
+
 async fn serve_connection(
     mut stream: TcpStream,
     peer: SocketAddr,
     seat: &Seat,
     front: &Arc<Front>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    stream.set_nodelay(true)?;
-    #[cfg(target_os = "linux")]
-    socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
+    prepare(&stream, front.timeouts.look().write_stall)?;
     let peer = if proxied::is_balancer(peer, &front.balancers) {
         // On the heap: few connections need the room.
         let client = sniff::until_last_call(proxied_for(&mut stream, peer, front), &front.phase);
