@@ -14,9 +14,10 @@ use ipnet::IpNet;
 use proxy_header::{Error, ParseConfig, Protocol, ProxyHeader};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::Instant;
 
 use super::peek;
+use crate::lag::read_until;
 
 /// Longest header that is taken, in bytes. The addresses are 36 of them, the rest are fields that nobody here reads.
 const HEADER_BYTES_MAX: usize = 4 * 1024;
@@ -70,7 +71,7 @@ pub(super) async fn client_of(
     stream: &mut TcpStream,
     within: Duration,
 ) -> Result<Option<SocketAddr>, HeaderError> {
-    let taken = timeout(within, take_header(stream)).await;
+    let taken = read_until(Instant::now() + within, take_header(stream)).await;
     taken.unwrap_or(Err(HeaderError::Late))
 }
 
@@ -105,6 +106,8 @@ mod tests {
     use super::*;
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
+    use tokio::task::yield_now;
+    use tokio::time::advance;
 
     const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
@@ -118,7 +121,7 @@ mod tests {
         let writes = async {
             for part in sent {
                 client.write_all(part).await.expect("write");
-                tokio::task::yield_now().await;
+                yield_now().await;
             }
         };
         let reading = client_of(&mut server, Duration::from_millis(300));
@@ -185,6 +188,24 @@ mod tests {
         );
         let datagram = second(1, 0x12, &ADDRESSES);
         assert_eq!(read(&[&datagram]).await.0.expect("good"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_overslept_the_limit_looks_at_the_socket_first() {
+        const WITHIN: Duration = Duration::from_secs(10);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let address = listener.local_addr().expect("address");
+        let mut balancer = TcpStream::connect(address).await.expect("connect");
+        let (mut server, _) = listener.accept().await.expect("accept");
+        let reading = tokio::spawn(async move { client_of(&mut server, WITHIN).await });
+        yield_now().await;
+        advance(WITHIN * 6).await;
+        yield_now().await;
+        let header = b"PROXY TCP4 192.0.2.7 10.0.0.1 40000 30000\r\n";
+        balancer.write_all(header).await.expect("write");
+        let client = reading.await.expect("no panic").expect("in time");
+        let client = client.map(|client| client.to_string());
+        assert_eq!(client.as_deref(), Some("192.0.2.7:40000"));
     }
 
     #[tokio::test]

@@ -8,10 +8,11 @@ use std::io;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::http1::LAST_CALL;
 use super::{peek, proxied};
+use crate::lag::read_until;
 use crate::shutdown::Phase;
 
 /// RFC 9113, section 3.4.
@@ -44,8 +45,8 @@ pub(super) enum Protocol {
 /// # Errors
 /// `TimedOut` when nothing decisive came until `within` had passed; `UnexpectedEof` when the client left.
 pub(super) async fn opening(stream: &TcpStream, within: Duration) -> io::Result<Opening> {
-    let decided = timeout(within, decisive(stream)).await;
-    decided.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    let decided = read_until(Instant::now() + within, decisive(stream)).await;
+    decided.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }
 
 async fn decisive(stream: &TcpStream) -> io::Result<Opening> {
@@ -90,6 +91,8 @@ mod tests {
     use super::*;
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
+    use tokio::task::yield_now;
+    use tokio::time::advance;
 
     use crate::shutdown::Shutdown;
 
@@ -102,7 +105,7 @@ mod tests {
         let writes = async {
             for part in sent {
                 client.write_all(part).await.expect("write");
-                tokio::task::yield_now().await;
+                yield_now().await;
             }
             if close {
                 client.shutdown().await.expect("shutdown");
@@ -141,6 +144,29 @@ mod tests {
         assert_eq!(left.kind(), io::ErrorKind::UnexpectedEof);
         let left = sniffed(&[&PREFACE[..1]], true).await.expect_err("left");
         assert_eq!(left.kind(), io::ErrorKind::UnexpectedEof, "in the middle");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_overslept_the_limit_looks_at_the_socket_first() {
+        const WITHIN: Duration = Duration::from_secs(10);
+        for sends in [true, false] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+            let address = listener.local_addr().expect("address");
+            let mut client = TcpStream::connect(address).await.expect("connect");
+            let (server, _) = listener.accept().await.expect("accept");
+            let opening = tokio::spawn(async move { opening(&server, WITHIN).await });
+            yield_now().await;
+            advance(WITHIN * 6).await;
+            yield_now().await;
+            if sends {
+                client.write_all(b"GET ").await.expect("write");
+            }
+            let opening = opening.await.expect("no panic");
+            match opening {
+                Ok(opening) => assert!(sends, "{opening:?}"),
+                Err(error) => assert!(!sends, "it was stopped, too: {error}"),
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,13 +14,14 @@ use arc_swap::ArcSwap;
 use grapevine_gossip::identity::Term;
 use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
-use tokio::time::timeout;
+use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::sniff::Protocol;
 use crate::config::TlsConfig;
 use crate::http::client_io::ClientIo;
+use crate::lag::read_until;
 use crate::tls::{FileError, Files, Reloader, provider, read_key_pair, read_roots};
 
 /// The data port's side of TLS. What it read is replaced as a whole; connections keep what they began with.
@@ -92,9 +93,8 @@ impl ListenerTls {
         within: Duration,
     ) -> io::Result<(TlsStream<ClientIo>, Protocol)> {
         let acceptor = TlsAcceptor::from(self.current.load_full());
-        let stream = timeout(within, acceptor.accept(io))
-            .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        let shaken = read_until(Instant::now() + within, acceptor.accept(io)).await;
+        let stream = shaken.ok_or_else(|| io::Error::from(io::ErrorKind::TimedOut))??;
         let protocol = match stream.get_ref().1.alpn_protocol() {
             Some(b"h2") => Protocol::Http2,
             _ => Protocol::Http1,
@@ -159,30 +159,64 @@ impl Paths {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::time::SystemTime;
 
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::yield_now;
+    use tokio::time::advance;
+
     use super::*;
+    use crate::http::progress::Progress;
+
+    type Pair = (Option<PathBuf>, Option<PathBuf>);
+
+    fn make(dir: &Path, name: &str) -> Pair {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        let [cert, key] = ["pem", "key"].map(|end| dir.join(format!("{name}.{end}")));
+        std::fs::write(&cert, made.cert.pem()).expect("written");
+        std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
+        (Some(cert), Some(key))
+    }
+
+    fn load(
+        cert: &Option<PathBuf>,
+        key: &Option<PathBuf>,
+    ) -> Result<Option<ListenerTls>, FileError> {
+        ListenerTls::load(&TlsConfig {
+            cert: cert.clone(),
+            key: key.clone(),
+            client_ca: cert.clone(),
+            ..TlsConfig::default()
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_overslept_the_limit_looks_at_the_socket_first() {
+        const WITHIN: Duration = Duration::from_secs(10);
+        let dir = tempfile::tempdir().expect("a directory");
+        let (cert, key) = make(dir.path(), "one");
+        let tls = load(&cert, &key).expect("good").expect("TLS");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let address = listener.local_addr().expect("address");
+        let mut client = TcpStream::connect(address).await.expect("connect");
+        let (server, _) = listener.accept().await.expect("accept");
+        let (io, _socket) = ClientIo::new(server, WITHIN, Progress::default());
+        let accepting = tokio::spawn(async move { tls.accept(io, WITHIN).await.map(drop) });
+        yield_now().await;
+        advance(WITHIN * 6).await;
+        yield_now().await;
+        client.write_all(b"no handshake").await.expect("write");
+        let error = accepting.await.expect("no panic").expect_err("refused");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "it was read");
+    }
 
     #[test]
     fn certificate_and_key_must_belong_together() {
         let dir = tempfile::tempdir().expect("a directory");
-        let make = |name: &str| {
-            let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
-            let [cert, key] = ["pem", "key"].map(|end| dir.path().join(format!("{name}.{end}")));
-            std::fs::write(&cert, made.cert.pem()).expect("written");
-            std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
-            (Some(cert), Some(key))
-        };
-        let (cert, key) = make("one");
-        let (_, other) = make("two");
-        let load = |cert: &Option<PathBuf>, key: &Option<PathBuf>| {
-            ListenerTls::load(&TlsConfig {
-                cert: cert.clone(),
-                key: key.clone(),
-                client_ca: cert.clone(),
-                ..TlsConfig::default()
-            })
-        };
+        let (cert, key) = make(dir.path(), "one");
+        let (_, other) = make(dir.path(), "two");
         assert!(load(&None, &None).expect("plain").is_none());
         let tls = load(&cert, &key).expect("good").expect("TLS");
         assert_eq!(tls.term.amiss(SystemTime::now()), None);
