@@ -208,6 +208,29 @@ async fn heads_that_are_too_large_are_refused_in_words() {
     house.close().await;
 }
 
+/// A line that the router writes is none of its client's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_may_have_as_many_fields_as_the_limit_says() {
+    const MOST: usize = 20;
+    let plan = Plan::default().set("limits.headers", &MOST.to_string());
+    let house = House::of(plan, vec![quick()]).await;
+    let socket = TcpStream::connect(house.data()).await.expect("accepted");
+    let (mut requests, connection) = h2::client::handshake(socket).await.expect("HTTP/2");
+    let connection = tokio::spawn(connection);
+    for (fields, status) in [(MOST, 200), (MOST + 1, 431)] {
+        let mut head = Request::get(format!("http://{}/v1/models", house.data()));
+        for number in 0..fields {
+            head = head.header(format!("x-{number}"), "1");
+        }
+        let head = head.body(()).expect("a head");
+        let (answer, _) = requests.send_request(head, true).expect("a stream");
+        let answer = answer.await.expect("an answer");
+        assert_eq!(answer.status().as_u16(), status, "{fields} fields");
+    }
+    connection.abort();
+    house.close().await;
+}
+
 /// Sends what the other side has room for now, at most `bytes`.
 async fn send_some(body: &mut h2::SendStream<bytes::Bytes>, bytes: &[u8]) -> usize {
     body.reserve_capacity(bytes.len());

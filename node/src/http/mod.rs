@@ -7,6 +7,7 @@ pub mod client_body;
 pub mod client_io;
 pub mod forwarded;
 pub mod handshake;
+pub mod head_size;
 pub mod headers;
 pub mod hops;
 pub mod progress;

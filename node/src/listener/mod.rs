@@ -393,7 +393,10 @@ where
             if let Some(refusal) = refusal {
                 return Ok(refusal);
             }
-            let response = front.proxy.serve(head, body, client, gone, cutoff).await?;
+            let response = front
+                .proxy
+                .serve(head, body, None, client, gone, cutoff)
+                .await?;
             if let ResponseBody::Tunnel(_) = response.body() {
                 progress.switch();
             }

@@ -80,6 +80,7 @@ use crate::cluster::quarantine::Quarantine;
 use crate::config::{Coding, LimitConfig, RetryConfig, TimeoutConfig, TransferConfig};
 use crate::http::client_body::ClientBody;
 use crate::http::client_io::Gone;
+use crate::http::head_size::TooLarge;
 use crate::http::{headers, hops, request_id};
 use crate::live::Live;
 use crate::log_limit::LogLimit;
@@ -229,7 +230,7 @@ impl Proxy {
 
     /// Answers one request, whatever happens: a panic in here is a 500, and what the request held is released.
     /// `client`: its address, for the log. The head lies on the heap, since each step that it passes has room for what it
-    /// takes, and for what it makes of it.
+    /// takes, and for what it makes of it. `too_large`: what of it was above a limit as it came, over HTTP/2.
     ///
     /// # Errors
     /// The client left before the answer began.
@@ -237,6 +238,7 @@ impl Proxy {
         self: &Arc<Self>,
         head: Box<Parts>,
         body: ClientBody,
+        too_large: Option<TooLarge>,
         client: IpAddr,
         mut gone: Gone,
         mut cutoff: Cutoff,
@@ -248,7 +250,7 @@ impl Proxy {
         let origin = cors.and_then(|_| head.headers.get(header::ORIGIN).cloned());
         let id = request_id::of(&head.headers, &self.request_id_headers.now());
         let mut response = {
-            let mut answer = pin!(self.answer(head, body, &id, client, &mut cutoff));
+            let mut answer = pin!(self.answer(head, body, too_large, &id, client, &mut cutoff));
             poll_fn(|cx| match guarded(|| answer.as_mut().poll(cx)) {
                 Ok(Poll::Ready(response)) => Poll::Ready(Ok(response)),
                 Ok(Poll::Pending) if gone.poll(cx).is_ready() => Poll::Ready(Err(ClientLeft)),
@@ -284,6 +286,7 @@ impl Proxy {
         self: &Arc<Self>,
         mut head: Box<Parts>,
         body: ClientBody,
+        too_large: Option<TooLarge>,
         id: &HeaderValue,
         client: IpAddr,
         cutoff: &mut Cutoff,
@@ -301,7 +304,7 @@ impl Proxy {
         }
         let codings = &*self.request_codings.now();
         let endpoint = self
-            .check_size(&head)
+            .check_size(too_large)
             .and_then(|()| hops::check(&head.headers))
             .and_then(|()| headers::check_head(&head.headers, codings))
             .and_then(|()| Endpoint::of(&head.method, head.uri.path(), &self.open_paths.now()));
@@ -358,26 +361,11 @@ impl Proxy {
     }
 
     /// Holds heads of HTTP/2 to the limits of HTTP/1, whose heads were held to them as they were read.
-    fn check_size(&self, head: &Parts) -> Result<(), ApiError> {
-        if head.version < http::Version::HTTP_2 {
-            return Ok(());
-        }
-        let limits = self.limits.look();
-        let target = head
-            .uri
-            .path_and_query()
-            .map_or("/", |target| target.as_str());
-        let line = |(name, value): (&HeaderName, &HeaderValue)| {
-            name.as_str().len() + value.len() + ": \r\n".len()
-        };
-        let lines: usize = head.headers.iter().map(line).sum();
-        let (bytes, most) = (target.len() + lines, limits.header_bytes.as_usize());
-        let error = if target.len() > most {
-            ApiError::target_too_long()
-        } else if bytes > most || head.headers.len() > limits.headers as usize {
-            ApiError::head_too_large()
-        } else {
-            return Ok(());
+    fn check_size(&self, too_large: Option<TooLarge>) -> Result<(), ApiError> {
+        let error = match too_large {
+            None => return Ok(()),
+            Some(TooLarge::Target) => ApiError::target_too_long(),
+            Some(TooLarge::Head) => ApiError::head_too_large(),
         };
         self.dispatch.metrics.refusals.limit_reached("header_bytes");
         Err(error)

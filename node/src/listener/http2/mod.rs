@@ -22,6 +22,7 @@ use crate::config::LimitConfig;
 use crate::http::client_body::ClientBody;
 use crate::http::client_io::Gone;
 use crate::http::forwarded::Peer;
+use crate::http::head_size::TooLarge;
 use crate::proxy::ClientLeft;
 use crate::seats::{Goodbye, Seat};
 use crate::shutdown::Cutoff;
@@ -48,6 +49,12 @@ fn windows(streams: u32) -> (u32, u32) {
 fn header_list_max(limits: &LimitConfig) -> u32 {
     let fields = 32 * u64::from(limits.headers);
     u32::try_from(2 * limits.header_bytes.0 + fields).unwrap_or(u32::MAX)
+}
+
+/// What of a head is above its limit.
+fn exceeds(request: &Request<Incoming>, limits: &LimitConfig) -> Option<TooLarge> {
+    let (bytes, fields) = (limits.header_bytes.as_usize(), limits.headers as usize);
+    TooLarge::of(request.uri(), request.headers(), bytes, fields)
 }
 
 /// hyper's server.
@@ -86,6 +93,8 @@ where
     let rest = Rest::new(seat.progress(), rests);
     let service = service_fn(|mut request: Request<Incoming>| {
         let client = peer.client(request.headers(), &front.trusted_proxies);
+        // Before a line is written into it that its client did not send.
+        let too_large = exceeds(&request, &front.limits.look());
         peer.rewrite(request.headers_mut());
         let is_head = request.method() == Method::HEAD;
         let progress = rest.ends();
@@ -105,7 +114,9 @@ where
             }
             // hyper reads all the time and drops a reset stream's handler itself, and the socket's read waker belongs to
             // the connection's task, not to the stream's.
-            let response = front.proxy.serve(head, body, client, Gone::never(), cutoff);
+            let response = front
+                .proxy
+                .serve(head, body, too_large, client, Gone::never(), cutoff);
             Ok::<_, ClientLeft>(Answer::of(response.await?, is_head, progress))
         }
     });
