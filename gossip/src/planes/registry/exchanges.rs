@@ -111,11 +111,6 @@ impl Exchanges {
         self.futile.refused(peer, now);
     }
 
-    /// Whether nothing of what the peer answered last may be used.
-    pub(super) fn is_refused(&self, peer: &ReplicaId) -> bool {
-        self.futile.is_refused(peer)
-    }
-
     pub(super) fn is_under_way(&self, peer: &ReplicaId) -> bool {
         self.under_way.contains_key(peer)
     }
@@ -129,11 +124,8 @@ impl Exchanges {
             return Step::Push(piece);
         }
         let ended = self.under_way.remove(peer);
-        if is_well {
-            match ended.and_then(|exchange| exchange.differing) {
-                Some(pair) => self.futile.exchanged(peer, pair, now),
-                None => self.futile.ended_well(peer),
-            }
+        if is_well && let Some(pair) = ended.and_then(|exchange| exchange.differing) {
+            self.futile.exchanged(peer, pair, now);
         }
         Step::Ended
     }

@@ -33,18 +33,6 @@ impl FutileSyncs {
         self.0.insert(peer.clone(), (None, now));
     }
 
-    /// An exchange has ended well that no digests had begun.
-    pub(super) fn ended_well(&mut self, peer: &ReplicaId) {
-        if self.is_refused(peer) {
-            self.0.remove(peer);
-        }
-    }
-
-    /// Whether nothing of what a peer answered last may be used.
-    pub(super) fn is_refused(&self, peer: &ReplicaId) -> bool {
-        matches!(self.0.get(peer), Some((None, _)))
-    }
-
     /// Whether another exchange may bring something: the digests are not those of the last one, or that was `pause` ago.
     pub(super) fn is_worth_it(
         &self,
@@ -105,10 +93,6 @@ mod tests {
         futile.refused(&peer, now);
         assert!(!worth(&futile, &peer, pair("a", "c"), soon));
         assert!(worth(&futile, &peer, pair("a", "b"), PAUSE));
-        assert!(futile.is_refused(&peer) && !futile.is_refused(&other));
-        futile.ended_well(&peer);
-        assert!(!futile.is_refused(&peer));
-        futile.refused(&peer, now);
         futile.retain(|id| *id == other);
         assert!(worth(&futile, &peer, pair("a", "b"), Duration::ZERO));
     }

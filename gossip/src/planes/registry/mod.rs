@@ -384,10 +384,8 @@ impl RegistryPlane {
             self.generation = seen.generation;
             self.refresh(cx);
         }
-        // One of which nothing may be used is no contact: what it removes is not known here.
-        let heard = |seen: &&SeenReplica| seen.live && !self.exchanges.is_refused(&seen.id);
-        let heard = seen.others.iter().filter(heard).count();
-        if self.age(heard, cx) {
+        let live = seen.others.iter().filter(|seen| seen.live).count();
+        if self.age(live, cx) {
             greet_silent(around, cx);
         }
         if seen.is_synced {
@@ -409,7 +407,7 @@ impl RegistryPlane {
     }
 
     /// Lets the registry grow older, each second; true if one is over.
-    fn age(&mut self, heard: usize, cx: &mut Context) -> bool {
+    fn age(&mut self, live_peers: usize, cx: &mut Context) -> bool {
         let elapsed = cx.now.saturating_duration_since(self.second);
         if elapsed < SECOND {
             return false;
@@ -417,7 +415,7 @@ impl RegistryPlane {
         self.second = cx.now;
         self.clocks.age(&self.metrics, cx.now);
         // Paused for long: nothing was received, whatever the last sightings were.
-        let heard = if elapsed > 10 * SECOND { 0 } else { heard };
+        let heard = if elapsed > 10 * SECOND { 0 } else { live_peers };
         let contact = self.contact.add(heard, elapsed);
         if self.registry.advance(contact) > 0 {
             self.refresh(cx);

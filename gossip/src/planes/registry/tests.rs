@@ -108,28 +108,6 @@ impl Replicas {
         }
     }
 
-    /// All are alive and connected for so long, and none compares registries.
-    fn linked_for(&mut self, time: Duration) {
-        let names: Vec<_> = self.planes.iter().map(|p| p.replica.clone()).collect();
-        let end = self.now + time;
-        while self.now < end {
-            let step = Duration::from_secs(10);
-            self.now += step;
-            for at in 0..self.planes.len() {
-                self.unix_ms[at] += step.as_millis() as u64;
-                let others: Vec<_> = names
-                    .iter()
-                    .filter(|name| **name != names[at])
-                    .cloned()
-                    .collect();
-                let mut around = around(&others);
-                Arc::get_mut(&mut around.seen).expect("one").is_synced = false;
-                let mut cx = self.cx(at);
-                self.planes[at].on_tick(&around, &mut cx);
-            }
-        }
-    }
-
     /// These are together, and each compares registries with each other one, twice.
     fn together(&mut self, which: &[usize]) {
         for _ in 0..2 {
@@ -281,36 +259,6 @@ fn who_was_suspended_for_a_day_brings_no_removed_worker_back() {
         all.together(&[0, 1, 2]);
         assert_eq!(all.workers(2), ["kept", "new"]);
     }
-}
-
-/// Its clock is more than a day behind: it takes nothing of the others, so it sees no removal, although it is connected.
-#[test]
-fn who_can_take_nothing_for_a_day_brings_no_removed_worker_back() {
-    let day = u64::try_from(26 * HOUR.as_millis()).expect("small");
-    let mut all = Replicas::new(["behind", "c"]);
-    all.unix_ms.fill(4 * day);
-    all.together(&[0, 1]);
-    all.together(&[0, 1]);
-    all.put(1, "kept");
-    all.put(0, "removed");
-    all.together(&[0, 1]);
-    all.unix_ms[0] -= day;
-    all.remove(1, "removed");
-    all.together(&[0, 1]);
-    assert_eq!(all.workers(0), ["kept", "removed"], "it refuses all");
-    assert_eq!(all.workers(1), ["kept"]);
-    all.linked_for(RETENTION + 2 * HOUR);
-    // What it has is stamped well.
-    all.exchange(1, 0);
-    assert_eq!(all.workers(1), ["kept"]);
-    all.unix_ms[0] = all.unix_ms[1];
-    all.together(&[0, 1]);
-    assert_eq!(all.workers(0), ["kept"]);
-    // It is one of the cluster again.
-    all.put(0, "new");
-    all.together(&[0, 1]);
-    assert_eq!(all.workers(1), ["kept", "new"]);
-    assert_eq!(all.strikes, 0);
 }
 
 /// Whichever of the two descriptions has the greater bytes, and whichever way the registry is taken.
