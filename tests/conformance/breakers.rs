@@ -1,6 +1,6 @@
 //! Workers that fail, and workers that only refuse.
 
-use grapevine_testbed::fake_worker::{Canned, Fault, Rule, When};
+use grapevine_testbed::fake_worker::{Canned, FakeWorker, Fault, How, Point, Rule, When};
 use grapevine_tests::chat::{MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection};
@@ -171,6 +171,32 @@ async fn what_no_engine_computes_speaks_neither_for_nor_against_a_worker() {
     }
     assert_eq!(breaker().await, "closed");
     house.close().await;
+}
+
+/// It would be computed twice where its worker had it and did not say so; one that refused it has not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_that_is_computed_later_goes_elsewhere_once_it_was_refused() {
+    for (fault, goes_elsewhere) in [
+        (Fault::status(503), true),
+        (Fault::status(500), true),
+        (Fault::stop(Point::Head(0), How::Fin), false),
+    ] {
+        let house = House::of(Plan::default(), vec![quick(); 2]).await;
+        for worker in &house.workers {
+            let rule = Rule {
+                when: at("/v1/responses", 200).when,
+                ..Rule::next(1, fault.clone())
+            };
+            worker.add_rule(rule).expect("there is room");
+        }
+        let status = queue(&house, "later").await;
+        let asked = |worker: &FakeWorker| {
+            let log = worker.log();
+            log.iter().any(|entry| entry.path == "/v1/responses")
+        };
+        let asked = house.workers.iter().filter(|worker| asked(worker)).count();
+        assert_eq!(asked == 2, goes_elsewhere, "{fault:?}: {status}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -73,6 +73,8 @@ pub(crate) struct Admitted {
     pub(crate) heard: Instant,
     /// When it was last asked for news of itself that others had.
     pub(crate) asked: Option<Instant>,
+    /// Such questions since it last answered one of ours.
+    pub(crate) unanswered: u32,
     /// The last heartbeat that the replica itself reported.
     pub(crate) own_heartbeat: Option<OwnHeartbeat>,
     /// The highest heartbeat of it that each other replica reported since.
@@ -316,6 +318,7 @@ impl Admitted {
             address: member.address,
             heard: now,
             asked: None,
+            unanswered: 0,
             own_heartbeat: None,
             claims: HashMap::new(),
             pace: HeartbeatPace::new(),

@@ -176,6 +176,11 @@ impl Failure {
         }
     }
 
+    /// The worker said that it does not take the request.
+    pub fn is_refusal(&self) -> bool {
+        self.status().is_some() || matches!(self, Self::NoSuchModel | Self::KeyRefused)
+    }
+
     /// The connection failed before there was anything to show: the process behind it is gone.
     pub fn is_broken_connection(&self) -> bool {
         matches!(self, Self::Connect(_) | Self::Closed(_))

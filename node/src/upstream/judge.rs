@@ -195,6 +195,9 @@ async fn hold_stream(
                 }
             }
             Some(Err(error)) => return Err(Failure::of_broken(error)),
+            None if until_close && is_cut_within(&held) => {
+                return Err(Failure::Closed("it ended within its first event".into()));
+            }
             // Whoever passes it on knows whether its last event is missing.
             None if until_close && has_event(&held) => {
                 return Ok(Answer::Begun(Box::new(Begun {
@@ -225,6 +228,18 @@ async fn hold_stream(
             }
         }
     }
+}
+
+/// Whether a stream ended within the data of its first event: what is there of its last line is no JSON.
+fn is_cut_within(held: &[u8]) -> bool {
+    let line = held
+        .rsplit(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default();
+    let Some(data) = line.strip_prefix(b"data:").map(<[u8]>::trim_ascii) else {
+        return false;
+    };
+    data.starts_with(b"{") && serde_json::from_slice::<serde::de::IgnoredAny>(data).is_err()
 }
 
 /// Whether a stream that has ended has an event, whose last line may lack its end, and which is no error.

@@ -85,6 +85,7 @@ impl PeerTable {
                 })
             }
             Message::SynAck { mut digest, delta } => {
+                self.replied(from);
                 let mut changes = parse::delta(&delta)?;
                 let strangers = self.strangers(&digest);
                 let trimmed = self.digest(from, &mut digest, now)?;
@@ -98,6 +99,7 @@ impl PeerTable {
                 })
             }
             Message::Ack { delta } => {
+                self.replied(from);
                 let mut changes = parse::delta(&delta)?;
                 let found = self.delta(from, &mut changes, now)?;
                 Ok(Passed {
@@ -194,7 +196,9 @@ impl PeerTable {
                 return false;
             }
             // Its own word may be some seconds old in a large cluster, although it is connected.
-            let is_silent = now.saturating_duration_since(known.heard) >= SPEAKS_FOR_ITSELF;
+            // One that is heard and does not answer hears nothing from here: its word comes by others alone.
+            let is_silent = now.saturating_duration_since(known.heard) >= SPEAKS_FOR_ITSELF
+                || known.unanswered >= UNANSWERED_MAX;
             if !is_silent && own.is_some_and(|own| greatest > own.version) {
                 news.push(change.node.id);
             }
@@ -242,8 +246,16 @@ impl PeerTable {
         if may_ask {
             asking.spend(1);
             known.asked = Some(now);
+            known.unanswered = known.unanswered.saturating_add(1);
         }
         may_ask
+    }
+
+    /// It sent what only comes behind a message of ours.
+    fn replied(&mut self, from: &ReplicaId) {
+        if let Some(known) = self.admitted.get_mut(from.as_str()) {
+            known.unanswered = 0;
+        }
     }
 
     fn take_own(&mut self, from: &ReplicaId, standing: &Standing<'_>, now: Instant) {
@@ -322,6 +334,8 @@ impl Admitted {
 const RISES_EACH: Duration = Duration::from_millis(ROUND.as_millis() as u64 * 3 / 4);
 /// How often one replica is asked for news of itself: an answer takes some milliseconds, and may be lost.
 const ASKED_EACH: Duration = Duration::from_secs(1);
+/// Questions in a row without an answer, some seconds, behind which a replica is taken for one that does not hear us.
+const UNANSWERED_MAX: u32 = 5;
 /// Such questions to all of them a second, and at once: fewer than chitchat's own.
 const ASKED: (u32, u32) = (10, 20);
 /// Strangers named from one message.

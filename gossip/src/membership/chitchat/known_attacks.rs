@@ -168,6 +168,13 @@ fn forged_keys_of_a_replica_that_is_connected() {
         assert_eq!((passed.bytes, passed.trimmed), (parse::write_ack(&[]), 1));
         assert!(passed.ask.iter().all(|&address| address == b.address));
         asked += passed.ask.len();
+        if !passed.ask.is_empty() {
+            let nothing = parse::write_ack(&[]);
+            bench
+                .table
+                .inspect(&b.id, &nothing, bench.now)
+                .expect("its answer");
+        }
     }
     assert_eq!(
         asked, 9,
@@ -175,6 +182,38 @@ fn forged_keys_of_a_replica_that_is_connected() {
     );
     let old = bench.pass(&said(5)).expect("no offence");
     assert_eq!(old.ask, [], "no news");
+}
+
+/// Where a cut goes one way, a replica is heard and does not hear us: its word comes by others, as of a silent one.
+#[test]
+fn news_of_a_replica_that_answers_no_question() {
+    let mut bench = Bench::new();
+    let b = bench.b.clone();
+    let said = parse::write_ack(&[change(&b, &[("ready", "0", 6)])]);
+    let nothing = parse::write_ack(&[]);
+    let mut asked = 0;
+    let mut passes = |bench: &mut Bench| {
+        bench.now += Duration::from_secs(1);
+        let load = bench.table.allow(&b.id, Lane::Load, 1, bench.now);
+        load.expect("its load comes");
+        let passed = bench.pass(&said).expect("no offence");
+        asked += passed.ask.len();
+        (passed.bytes == said, asked)
+    };
+    // Two seconds after its own word the first news may be any; then it is asked five times in vain.
+    let seen: Vec<_> = (0..9).map(|_| passes(&mut bench)).collect();
+    assert_eq!(seen.last(), Some(&(true, 5)), "{seen:?}");
+    assert_eq!(
+        seen.iter().filter(|(passed, _)| *passed).count(),
+        3,
+        "{seen:?}"
+    );
+    // Its first answer ends that.
+    bench
+        .table
+        .inspect(&b.id, &nothing, bench.now)
+        .expect("its answer");
+    assert_eq!(passes(&mut bench), (false, 6));
 }
 
 /// However many replicas a liar has news of.

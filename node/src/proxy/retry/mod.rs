@@ -72,6 +72,8 @@ pub(super) struct RetryPolicy<'a> {
     /// May a worker see the request twice? A completion costs compute and no more; an unknown path may
     /// store something.
     pub(super) repeatable: bool,
+    /// May a second worker see it where the first one has refused it?
+    pub(super) repeatable_if_refused: bool,
     /// End of the whole request.
     pub(super) deadline: Option<Instant>,
 }
@@ -220,13 +222,14 @@ fn next(
     {
         return Next::Stop("this replica has no socket for another worker either");
     }
-    if failure.is_unsent() || (failure.is_free() && policy.repeatable) {
+    let repeatable = policy.repeatable || (policy.repeatable_if_refused && failure.is_refusal());
+    if failure.is_unsent() || (failure.is_free() && repeatable) {
         return Next::Retry {
             pause: Duration::ZERO,
             loan: None,
         };
     }
-    if !policy.repeatable {
+    if !repeatable {
         return Next::Stop("the request may not be repeated");
     }
     let pause = if failure.is_back_pressure() {

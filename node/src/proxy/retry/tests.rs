@@ -165,6 +165,7 @@ fn play(
             config: &config,
             budget: &budget,
             repeatable,
+            repeatable_if_refused: false,
             deadline: time.map(|time| Instant::now() + time),
         };
         let result = run(script, &policy).await;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::pair::UnderWay;
 use crate::proxy::division::blame::Fault;
 use crate::upstream::Worker;
+use tokio::time::Instant;
 
 /// The pairs between which a transfer of the request failed; at most one for each attempt.
 #[derive(Debug, Default)]
@@ -27,6 +28,9 @@ struct Failed {
     laid_on: Fault,
     /// Its worker failed with another partner, too, or is gone. So it says nothing of the one that it failed with.
     is_explained: bool,
+    /// The decode worker answered, if with an error: one that takes its time may merely have others to serve.
+    is_answer: bool,
+    begun: Instant,
 }
 
 impl Evidence {
@@ -43,19 +47,22 @@ impl Evidence {
         (of_prefill != of_decode).then_some(of_prefill)
     }
 
-    /// A transfer between these failed by this fault; `is_gone`: the prefill worker's process is. The prefill and decode
-    /// workers of all pairs of which something else is known now.
+    /// A transfer between these failed by this fault; `is_gone`: the prefill worker's process is; `is_answer`: the decode
+    /// worker said so. The prefill and decode workers of all pairs of which something else is known now.
     pub(super) fn adds(
         &mut self,
         pair: &UnderWay,
         fault: Fault,
         is_gone: bool,
+        is_answer: bool,
     ) -> Vec<[Arc<Worker>; 2]> {
         let failed = Failed {
             prefill: Arc::clone(&pair.prefill.0),
             decode: Arc::clone(&pair.decode.0),
             laid_on: fault,
             is_explained: false,
+            is_answer,
+            begun: pair.begun,
         };
         let is_explained = is_gone || pair.before.is_some();
         self.failed.push(failed);
@@ -88,15 +95,20 @@ impl Evidence {
     /// The decode worker that shows whose fault the last failure was, once it has the same prompt from another prefill worker.
     pub(super) fn tells(&self) -> Option<&Arc<Worker>> {
         let last = self.failed.last();
-        let last = last.filter(|failed| failed.laid_on != Fault::Decode);
+        let last = last.filter(|failed| failed.laid_on != Fault::Decode && failed.is_answer);
         last.map(|failed| &failed.decode)
     }
 
-    /// The prefill workers that are proved to be broken, once the decode worker of this pair has answered.
+    /// The prefill workers that are proved to be broken, once the decode worker of this pair has answered. None that has
+    /// handed over a prompt since: the decode worker failed by itself, and may do so often.
     pub(super) fn proves(&self, answered: &UnderWay) -> impl Iterator<Item = &Arc<Worker>> {
         let (prefill, decode) = (&answered.prefill.0, &answered.decode.0);
         let of_it = self.failed.iter();
         let of_it = of_it.filter(move |failed| Arc::ptr_eq(&failed.decode, decode));
+        let of_it = of_it.filter(|failed| {
+            let since = failed.prefill.transferred.get();
+            failed.is_answer && since.is_none_or(|at| at <= failed.begun)
+        });
         let workers = of_it.map(|failed| &failed.prefill);
         workers.filter(move |worker| !Arc::ptr_eq(worker, prefill))
     }
@@ -104,7 +116,7 @@ impl Evidence {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
+    use std::time::Duration;
 
     use super::*;
     use crate::alone::{Alone, worker};
@@ -144,7 +156,7 @@ mod tests {
         fn fails(&self, evidence: &mut Evidence, prefill: usize, decode: usize) -> Fault {
             let pair = self.pair(evidence, prefill, decode);
             let fault = pair.fault();
-            evidence.adds(&pair, fault, false);
+            evidence.adds(&pair, fault, false, true);
             fault
         }
 
@@ -197,6 +209,22 @@ mod tests {
         assert_eq!(proved, [&workers.all[0].id]);
     }
 
+    /// Of a decode worker that fails some requests by itself, or that is late, no prefill worker is to suffer.
+    #[tokio::test(start_paused = true)]
+    async fn who_has_handed_over_since_and_who_was_waited_for_is_not_proved() {
+        let (workers, mut evidence) = (Workers::new(), Evidence::default());
+        workers.fails(&mut evidence, 0, 0);
+        assert_eq!(workers.proved(&evidence, 1, 0), 1);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        workers.all[0].has_transferred(Instant::now());
+        assert_eq!(workers.proved(&evidence, 1, 0), 0, "to somebody else");
+        let mut evidence = Evidence::default();
+        let pair = workers.pair(&evidence, 0, 0);
+        evidence.adds(&pair, Fault::Prefill, false, false);
+        assert!(evidence.tells().is_none(), "it goes where there is room");
+        assert_eq!(workers.proved(&evidence, 1, 0), 0);
+    }
+
     /// A decode worker that was blamed by a guess is free again once its prefill worker failed with another one, too.
     #[tokio::test(start_paused = true)]
     async fn a_prefill_worker_that_fails_with_two_explains_both_failures() {
@@ -206,7 +234,7 @@ mod tests {
         assert_eq!(workers.blamed(&evidence), [false, false, true, false]);
         let pair = workers.pair(&evidence, 0, 1);
         assert_eq!(pair.fault(), Fault::Prefill);
-        assert_eq!(evidence.adds(&pair, Fault::Prefill, false).len(), 2);
+        assert_eq!(evidence.adds(&pair, Fault::Prefill, false, true).len(), 2);
         assert_eq!(workers.blamed(&evidence), [true, false, false, false]);
         // So the second decode worker's failure with it is no second partner of that one.
         assert_eq!(workers.pair(&evidence, 1, 1).before, None);

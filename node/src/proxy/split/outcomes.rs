@@ -126,7 +126,8 @@ impl ToPair<'_> {
             self.ejects(worker);
         }
         let Tried { prefill, decode } = &mut self.tried;
-        for pair in self.evidence.adds(pair, fault, is_gone) {
+        let is_answer = failure.status().is_some();
+        for pair in self.evidence.adds(pair, fault, is_gone, is_answer) {
             let halves = [&self.halves.prefill, &self.halves.decode];
             for ((worker, half), tried) in
                 pair.iter().zip(halves).zip([&mut *prefill, &mut *decode])

@@ -180,6 +180,7 @@ impl Asked {
             config,
             budget: &dispatch.budget,
             repeatable: self.outgoing.repeatable,
+            repeatable_if_refused: self.query.queued,
             deadline: self.deadline,
         }
     }

@@ -228,7 +228,9 @@ impl Read {
         let sent = query.body_of(body.bytes.clone(), owner);
         let explained = head.headers.contains_key(headers::EXPLAIN);
         let outgoing = Outgoing {
-            repeatable: endpoint.traits().repeatable || head.method == Method::GET,
+            // One that is computed later would be, twice, by a worker that had it and did not answer.
+            repeatable: (endpoint.traits().repeatable && !query.queued)
+                || head.method == Method::GET,
             stream: query.stream,
             one_value: endpoint.traits().computes && !query.queued,
             ..outgoing(head, sent, record.request_id(), key.is_some())
