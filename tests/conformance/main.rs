@@ -36,6 +36,7 @@ mod memory;
 mod metrics_export;
 mod model_shares;
 mod models;
+mod odd_streams;
 mod odd_workers;
 mod openai;
 mod page;

@@ -1,76 +1,28 @@
 //! A replica that reaches another one at two addresses, to each of which it sends from another address of its own: by a name
 //! with an IPv4 and an IPv6 address, or in two networks.
 
+#[path = "../hostile/gate.rs"]
+mod gate;
+
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use grapevine_gossip::{Network, SystemNetwork};
 use quinn::AsyncUdpSocket;
-use tokio::net::UdpSocket;
-use tokio::sync::watch;
 use tokio::time::sleep;
-use tokio_util::task::AbortOnDropHandle;
 
+use self::gate::Gate;
 use crate::running::{Running, authority, issue, until};
 
-async fn bind() -> UdpSocket {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await;
-    socket.expect("loopback has free ports")
-}
-
 /// Another way to a socket, for one who uses it. Nothing passes before it is open.
-struct Way {
-    address: SocketAddr,
-    leads: watch::Sender<SocketAddr>,
-    is_open: Arc<AtomicBool>,
-    _task: AbortOnDropHandle<()>,
-}
-
-impl Way {
-    async fn to(target: SocketAddr) -> Self {
-        let (public, inner) = (bind().await, bind().await);
-        let address = public.local_addr().expect("bound");
-        let is_open = Arc::<AtomicBool>::default();
-        let (leads, target) = watch::channel(target);
-        let passes = is_open.clone();
-        let task = tokio::spawn(async move {
-            let (mut there, mut back) = ([0; 2048], [0; 2048]);
-            let mut user = address;
-            loop {
-                tokio::select! {
-                    Ok((bytes, from)) = public.recv_from(&mut there) => {
-                        user = from;
-                        if passes.load(Ordering::Relaxed) {
-                            let to = *target.borrow();
-                            // What is lost is lost, as on a network.
-                            let _ = inner.send_to(&there[..bytes], to).await;
-                        }
-                    }
-                    Ok((bytes, _)) = inner.recv_from(&mut back) => {
-                        let _ = public.send_to(&back[..bytes], user).await;
-                    }
-                }
-            }
-        });
-        Self {
-            address,
-            leads,
-            is_open,
-            _task: AbortOnDropHandle::new(task),
-        }
-    }
-
-    fn opens(&self) {
-        self.is_open.store(true, Ordering::Relaxed);
-    }
-
-    fn leads_to(&self, target: SocketAddr) {
-        self.leads.send_replace(target);
-    }
+async fn way_to(target: SocketAddr) -> Gate {
+    let gate = Gate::new().await;
+    gate.close(true);
+    gate.leads_to(target);
+    gate
 }
 
 /// It was taken for its own twin: it started its gossip again above itself, and asked at that address for ever.
@@ -78,7 +30,7 @@ impl Way {
 async fn who_asks_by_two_ways_is_one_process() {
     let authority = authority();
     let a = Running::of(&authority, "a", &[]).await;
-    let second = Way::to(a.address()).await;
+    let second = way_to(a.address()).await;
     let seeds = [a.seed(), second.address.to_string()];
     let b = Running::of(&authority, "b", &seeds).await;
     for one in [&a, &b] {
@@ -91,7 +43,7 @@ async fn who_asks_by_two_ways_is_one_process() {
         b.count(&series)
     };
     let (dialled, outrun) = (ends("dialled"), ends("outrun"));
-    second.opens();
+    second.close(false);
     until("it is answered by the second way", || {
         ends("dialled") > dialled || ends("outrun") > outrun
     })
@@ -114,10 +66,10 @@ async fn who_asks_by_two_ways_is_one_process() {
 async fn a_seed_that_led_to_oneself_is_asked_again() {
     let authority = authority();
     let b = Running::of(&authority, "b", &[]).await;
-    let way = Way::to(b.address()).await;
+    let way = way_to(b.address()).await;
     let a = Running::of(&authority, "a", &[way.address.to_string()]).await;
     way.leads_to(a.address());
-    way.opens();
+    way.close(false);
     until("it has met itself", || {
         a.count("gossip_handshakes_total{reason=\"self\"}") > 0
     })

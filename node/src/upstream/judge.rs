@@ -170,23 +170,13 @@ async fn hold_stream(
 ) -> Result<Answer, Failure> {
     let mut held = BytesMut::new();
     let until_close = body.is_until_close();
-    loop {
+    let judged = loop {
         let first = sse::first_event(&held);
-        let judged = first == FirstEvent::Data;
+        let is_data = first == FirstEvent::Data;
         match first {
             FirstEvent::Error(json) => return refused(json),
             FirstEvent::Waiting if held.len() < held_bytes_max => {}
-            FirstEvent::Waiting | FirstEvent::Data => {
-                return Ok(Answer::Begun(Box::new(Begun {
-                    parts,
-                    held: held.freeze(),
-                    body,
-                    connection,
-                    events: true,
-                    judged,
-                    until_close,
-                })));
-            }
+            FirstEvent::Waiting | FirstEvent::Data => break is_data,
         }
         match poll_fn(|cx| connection.poll_frame(&mut body, cx)).await {
             Some(Ok(frame)) => {
@@ -199,17 +189,7 @@ async fn hold_stream(
                 return Err(Failure::Closed("it ended within its first event".into()));
             }
             // Whoever passes it on knows whether its last event is missing.
-            None if until_close && has_event(&held) => {
-                return Ok(Answer::Begun(Box::new(Begun {
-                    parts,
-                    held: held.freeze(),
-                    body,
-                    connection,
-                    events: true,
-                    judged: false,
-                    until_close,
-                })));
-            }
+            None if until_close && has_event(&held) => break false,
             None => {
                 rest(worker, connection, &body);
                 // Its last line may have come without its end.
@@ -227,7 +207,16 @@ async fn hold_stream(
                 };
             }
         }
-    }
+    };
+    Ok(Answer::Begun(Box::new(Begun {
+        parts,
+        held: held.freeze(),
+        body,
+        connection,
+        events: true,
+        judged,
+        until_close,
+    })))
 }
 
 /// Whether a stream ended within the data of its first event: what is there of its last line is no JSON.

@@ -180,22 +180,25 @@ async fn only_what_a_key_has_stored_gets_an_id() {
     let plain = file.plan().set("keys.mark_responses", "false");
     let plain = House::of(plain, vec![quick()]).await;
     let open = House::new(1).await;
-    let id_of = async |house: &House, body: &Value| {
+    let id_of = async |house: &House, body: &str| {
         let bearer = format!("Bearer {key}");
         let headers = [("authorization", bearer.as_str())];
-        let body = body.to_string();
         let answer = http1::exchange(house.data(), "POST", PATH, &headers, body.as_bytes()).await;
         assert_eq!(answer.head.status, 200, "{}", answer.text());
         let id = answer.json::<Value>()["id"].clone();
         id.as_str().expect("an id").to_owned()
     };
-    let usual = asked("a question");
+    let usual = asked("a question { \"with\": braces }");
     let mut unstored = usual.clone();
     unstored["store"] = false.into();
     let mut named = usual.clone();
     named["request_id"] = "mine".into();
+    // As people write it; the fake worker reads what came as strictly as vLLM.
+    let written = format!(" \r\n\t{:#}\n", usual);
+    let [usual, unstored, named] = [usual, unstored, named].map(|body| body.to_string());
     for (house, body, is_marked) in [
         (&marked, &usual, true),
+        (&marked, &written, true),
         (&marked, &unstored, false),
         (&marked, &named, false),
         (&plain, &usual, false),

@@ -8,10 +8,11 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::pair::UnderWay;
 use crate::proxy::division::blame::Fault;
 use crate::upstream::Worker;
-use tokio::time::Instant;
 
 /// The pairs between which a transfer of the request failed; at most one for each attempt.
 #[derive(Debug, Default)]
