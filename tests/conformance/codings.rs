@@ -13,7 +13,7 @@ use crate::house::{House, quick};
 
 const CHATS: &str = "/v1/chat/completions";
 
-fn packed(coding: &str, plain: &[u8]) -> Vec<u8> {
+pub(crate) fn packed(coding: &str, plain: &[u8]) -> Vec<u8> {
     let finished = match coding {
         "gzip" => {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::best());

@@ -250,7 +250,7 @@ pub(crate) fn check_tenant(name: &str) -> Result<(), String> {
 /// # Errors
 /// [`ConfigError::Invalid`] with every mistake. An empty text is one: many programs empty a file before they write it,
 /// and all clients would be refused meanwhile.
-pub(crate) fn parse_keys(path: &Path, text: &str) -> Result<Vec<KeyConfig>, ConfigError> {
+pub fn parse_keys(path: &Path, text: &str) -> Result<Vec<KeyConfig>, ConfigError> {
     let (tables, mut problems) =
         read_list::<KeyConfig>(path, text, "{ name = \"acme-web\", hash = \"sha256:...\" }");
     let keys: Vec<KeyConfig> = tables

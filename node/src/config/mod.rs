@@ -43,10 +43,10 @@ mod upstream;
 mod value;
 mod warmup;
 
+pub(crate) use admission::check_tenant;
 pub use admission::{
-    AdmissionConfig, Expiry, KeyConfig, KeyHash, KeysConfig, NoRoomStatus, read_keys,
+    AdmissionConfig, Expiry, KeyConfig, KeyHash, KeysConfig, NoRoomStatus, parse_keys, read_keys,
 };
-pub(crate) use admission::{check_tenant, parse_keys};
 pub use cache::CacheConfig;
 pub use check::short_lease_secret;
 pub use cluster::{ClusterConfig, GossipSettings, ModelConfig};

@@ -7,6 +7,7 @@ use grapevine_tests::keys::KeyFile;
 use serde_json::Value;
 
 use super::{PATH, asked};
+use crate::codings::packed;
 use crate::errors::assert_error;
 use crate::house::{House, quick};
 
@@ -210,4 +211,34 @@ async fn only_what_a_key_has_stored_gets_an_id() {
     for house in [marked, plain, open] {
         house.close().await;
     }
+}
+
+/// The id goes into what a body says, not into its compressed bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_came_compressed_is_stored_under_an_id_of_its_tenants() {
+    let mut file = KeyFile::new();
+    let key = file.add("own", "tenant = \"a\"").await;
+    let plan = file
+        .plan()
+        .set("listen.request_codings", r#"["gzip", "zstd"]"#);
+    let house = House::of(plan, vec![quick()]).await;
+    let bearer = format!("Bearer {key}");
+    let body = asked("said once").to_string();
+    for coding in ["gzip", "zstd"] {
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("content-encoding", coding),
+        ];
+        let packed = packed(coding, body.as_bytes());
+        let answer = http1::exchange(house.data(), "POST", PATH, &headers, &packed).await;
+        assert_eq!(answer.head.status, 200, "{coding}: {}", answer.text());
+        let id = answer.json::<Value>()["id"].to_string();
+        assert!(id.starts_with("\"resp_g1"), "{coding}: {id}");
+        let seen = house.workers[0].log().last().expect("asked").clone();
+        assert!(
+            seen.body_bytes > body.len() as u64,
+            "{coding}: the id is added"
+        );
+    }
+    house.close().await;
 }
