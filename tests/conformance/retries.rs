@@ -9,7 +9,7 @@ use grapevine_tests::chat::{self, Ending, MODEL, Stream, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Response};
 use grapevine_tests::wait::{LIMIT, eventually};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -456,5 +456,81 @@ async fn what_a_worker_refused_is_not_expected_in_its_cache() {
     let answer = http1::post(house.data(), CHATS, &body).await;
     assert_eq!(answer.head.status, 200, "{}", answer.text());
     assert!(expected().await > 1_000);
+    house.close().await;
+}
+
+/// Its worker drops it from its queue, or ends it halfway.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_left_before_it_was_computed_is_not_expected_in_a_cache() {
+    let house = House::new(1).await;
+    let (known, given_up) = ("a long beginning ".repeat(400), "and more ".repeat(400));
+    let body = |text: &str| streamed(text, 1);
+    let admin = house.cluster.replicas[0].admin();
+    let expected = async |body: &Value| {
+        let told = admin.explain(std::slice::from_ref(body)).await;
+        told[0].expected_tokens
+    };
+    let answer = http1::post(house.data(), CHATS, &body(&known)).await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    let before = expected(&body(&known)).await;
+    assert!(before > 1_000);
+    let asked = json!({
+        "model": MODEL, "stream": true, "max_tokens": 1,
+        "messages": [
+            { "role": "user", "content": known },
+            { "role": "user", "content": given_up },
+        ],
+    });
+    house.workers[0]
+        .add_rule(Rule::next(1, Fault::delay_ms(60_000)))
+        .expect("room for a rule");
+    let client = tokio::spawn({
+        let (data, asked) = (house.data(), asked.clone());
+        async move { http1::post(data, CHATS, &asked).await }
+    });
+    eventually(LIMIT, "it waits there", async || {
+        let expected = expected(&asked).await;
+        (expected > before)
+            .then_some(())
+            .ok_or_else(|| expected.to_string())
+    })
+    .await;
+    client.abort();
+    eventually(LIMIT, "only what was computed is expected", async || {
+        let expected = expected(&asked).await;
+        (expected == before)
+            .then_some(())
+            .ok_or_else(|| expected.to_string())
+    })
+    .await;
+    house.close().await;
+}
+
+/// A plain answer says nothing before it is whole, long after its prompt was computed.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_prompt_of_a_long_plain_answer_waits_no_more_after_a_while() {
+    let house = House::of(Plan::default(), vec![paced(Duration::from_millis(20))]).await;
+    let admin = house.cluster.replicas[0].admin();
+    let url = house.workers[0].url();
+    let (data, body) = (house.data(), chat(&"a long prompt ".repeat(400), 4_000));
+    let client = tokio::spawn(async move { http1::post(data, CHATS, &body).await });
+    for waits in [true, false] {
+        eventually(LIMIT, "its prompt waits, and then no more", async || {
+            let seen = admin.worker(&url).await;
+            let is_so = (seen.pending_prefill_tokens > 1_000.0) == waits;
+            let goes_on = seen.in_flight == 1.0 && seen.context_tokens > 1_000.0;
+            (is_so && goes_on)
+                .then_some(())
+                .ok_or_else(|| format!("{seen:?}"))
+        })
+        .await;
+    }
+    client.abort();
+    eventually(LIMIT, "all of it is over", async || {
+        let seen = admin.worker(&url).await;
+        let is_so = seen.pending_prefill_tokens == 0.0 && seen.context_tokens == 0.0;
+        is_so.then_some(()).ok_or_else(|| format!("{seen:?}"))
+    })
+    .await;
     house.close().await;
 }

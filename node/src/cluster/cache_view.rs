@@ -37,6 +37,7 @@ pub struct RecordedPlacement {
     epoch: u64,
     slot: Slot,
     recorded: Recorded,
+    is_computed: bool,
     expected_tokens: u32,
     prompt_tokens: u32,
     prediction: Option<Prediction>,
@@ -50,7 +51,12 @@ impl RecordedPlacement {
 
     /// The worker has computed the prompt: the placement is true and cannot be taken back any more.
     pub fn settle(&mut self) {
-        self.recorded.unknown = Vec::new();
+        self.is_computed = true;
+    }
+
+    /// Whether the worker is known to have computed the prompt.
+    pub fn is_computed(&self) -> bool {
+        self.is_computed
     }
 
     /// Tokens that were expected in the worker's cache.
@@ -176,6 +182,7 @@ impl CacheView {
             epoch: member.epoch,
             slot: pool.slots.of(decision.worker),
             recorded: self.record_marks(pool, decision.worker, decision.marks(key), counted),
+            is_computed: false,
             expected_tokens: decision.expected_tokens,
             prompt_tokens: decision.prompt_tokens,
             prediction: self.caches.predict(&member.worker, key, decision),
@@ -220,23 +227,26 @@ impl CacheView {
         recorded
     }
 
-    /// Takes a placement back: the attempt failed before the worker computed anything, so what was not known there
-    /// before is untrue. What was, may still be there, however long ago it was used.
+    /// Takes a placement back, unless the worker has computed it: the attempt failed or was given up before, so what was not
+    /// known there before is untrue. What was, may still be there, however long ago it was used.
     pub fn retract(&self, placement: RecordedPlacement) {
-        let links = placement.recorded.unknown;
-        if links.is_empty() {
+        if placement.is_computed {
             return;
         }
-        let (worker, epoch) = (placement.worker, placement.epoch);
-        self.lock()
+        let (worker, epoch, recorded) = (placement.worker, placement.epoch, placement.recorded);
+        let mut state = self.lock();
+        let links = state
             .prefix_index
-            .take_back(worker.as_str(), epoch, &links);
-        self.agent.send_retraction(Retraction {
-            worker,
-            epoch,
-            links,
-            lack: Lack::NotComputed,
-        });
+            .retract(worker.as_str(), epoch, &recorded);
+        drop(state);
+        if !links.is_empty() {
+            self.agent.send_retraction(Retraction {
+                worker,
+                epoch,
+                links,
+                lack: Lack::NotComputed,
+            });
+        }
     }
 
     /// Corrects what is known by an answer that reports far less of the prompt as cached than was expected.

@@ -15,6 +15,9 @@ pub(super) struct IndexEntry {
     pub(super) used: u64,
     /// Second in which a record of what follows it in its chain renewed it last.
     pub(super) renewed: u32,
+    /// Own requests that went there with it since it is here, but for those that were given up before they were computed.
+    /// What others told of counts for more than there are.
+    pub(super) requests: u16,
     pub(super) holders: Place,
     /// In the list of its worker's entries: the next one that was used later.
     pub(super) newer: u32,

@@ -112,18 +112,21 @@ pub struct Recorded {
     pub news: Vec<u64>,
     /// Those of them that were not known there at all: what is untrue where the worker did not compute the prompt.
     pub unknown: Vec<u64>,
-    /// The deepest mark that was known there, when it was not used within the second: others renew it, too, so that
-    /// what is in use leaves no prefix index sooner than the worker's cache.
-    pub renewed: Option<u64>,
+    /// What comes before the news in the chain; where there are none, the deepest mark, when it was not used within the
+    /// second. Others renew it, too, and all before it, so that what is in use leaves no prefix index sooner than the
+    /// worker's cache.
+    pub lead: Option<u64>,
     /// Use of the deepest mark that was known there; for [`PrefixIndex::correct`].
     last_used: Option<u64>,
+    /// The last mark; for [`PrefixIndex::retract`].
+    end: Option<u64>,
 }
 
 impl Recorded {
     /// The marks to send to other replicas, in the order of the chain; none when they know them all.
     #[must_use]
     pub fn marks_to_send(&self) -> Vec<u64> {
-        self.renewed.iter().chain(&self.news).copied().collect()
+        self.lead.iter().chain(&self.news).copied().collect()
     }
 }
 
@@ -304,27 +307,32 @@ impl PrefixIndex {
 
     /// These marks of a prompt went to a worker: those that heat alone does not show ([`crate::Decision::marks`]).
     pub fn record(&mut self, slot: Slot, marks: &[Link], now: Duration) -> Recorded {
-        let mut recorded = Recorded::default();
         self.records += 1;
+        let mut recorded = Recorded {
+            end: marks.last().map(|mark| mark.hash),
+            ..Recorded::default()
+        };
         let renew = seconds(now.saturating_sub(self.settings.age_max / RENEW_SHARE));
+        // The mark before the first that is news.
+        let mut before = None;
         // The tail first, so that it is also forgotten first.
         for (at, mark) in marks.iter().enumerate().rev() {
             let parent = at.checked_sub(1).map_or(ROOT, |before| marks[before].hash);
-            match self.touch(slot, mark.hash, parent, now) {
-                Some((second, used)) => {
-                    let deepest = recorded.last_used.is_none();
-                    recorded.last_used.get_or_insert(used);
-                    if second < renew {
-                        recorded.news.push(mark.hash);
-                    } else if deepest && second < seconds(now) {
-                        recorded.renewed = Some(mark.hash);
-                    }
-                }
-                None => {
-                    recorded.news.push(mark.hash);
-                    recorded.unknown.push(mark.hash);
-                }
+            let known = self.touch(slot, (mark.hash, parent), now, 1);
+            if known.is_none() {
+                recorded.unknown.push(mark.hash);
             }
+            if known.is_none_or(|(second, _)| second < renew) {
+                recorded.news.push(mark.hash);
+                before = at.checked_sub(1).map(|at| marks[at].hash);
+            }
+            if let (Some((second, used)), None) = (known, recorded.last_used) {
+                recorded.last_used = Some(used);
+                recorded.lead = (second < seconds(now)).then_some(mark.hash);
+            }
+        }
+        if !recorded.news.is_empty() {
+            recorded.lead = before;
         }
         recorded.news.reverse();
         recorded.unknown.reverse();
@@ -346,7 +354,7 @@ impl PrefixIndex {
         self.records += 1;
         for (at, &mark) in marks.iter().enumerate().rev() {
             let parent = at.checked_sub(1).map_or(ROOT, |before| marks[before]);
-            self.touch(slot, mark, parent, now);
+            self.touch(slot, (mark, parent), now, u16::MAX);
         }
         if let Some(&first) = marks.first() {
             self.renew_before(slot, first, seconds(now));
@@ -370,9 +378,40 @@ impl PrefixIndex {
         }
     }
 
-    /// An attempt failed before the worker computed anything: these marks, which were new with it, are not there.
-    /// Nothing is said of others. Not of an epoch that is not the worker's; epoch 0, not known when they went there, is
-    /// believed.
+    /// A request ended before the worker computed it: what was new with it is not there. Where another request was sent there
+    /// with it since, that one computes it, or takes it back when it ends so, too. Answers what others should take back.
+    /// Not of an epoch that is not the worker's; epoch 0, not known when they went there, is believed.
+    ///
+    /// `recorded` is what [`PrefixIndex::record`] answered for that request.
+    pub fn retract(&mut self, worker: &str, epoch: u64, recorded: &Recorded) -> Vec<u64> {
+        let mut gone = Vec::new();
+        let Some(slot) = self.slot_in(worker, epoch) else {
+            return gone;
+        };
+        let mut give_up = |mark: u64| {
+            let entry = self.table.give_up(slot.0, mark)?;
+            if entry.requests == 1 {
+                gone.push(mark);
+            }
+            Some(entry).filter(|entry| entry.requests < u16::MAX)
+        };
+        let mut next = recorded.end;
+        for &mark in recorded.unknown.iter().rev() {
+            next = give_up(mark).map(|entry| entry.parent);
+        }
+        // What was known, as far as by this replica's requests.
+        for _ in recorded.unknown.len()..MARKS_MAX {
+            let Some(entry) = next.and_then(&mut give_up) else {
+                break;
+            };
+            next = Some(entry.parent);
+        }
+        gone
+    }
+
+    /// Another replica reports that a request ended before the worker computed it: these marks, which were new with it, are
+    /// not there. Nothing is said of others. Not of an epoch that is not the worker's; epoch 0, not known when they went
+    /// there, is believed.
     pub fn take_back(&mut self, worker: &str, epoch: u64, marks: &[u64]) {
         let Some(slot) = self.slot_in(worker, epoch) else {
             return;
@@ -471,9 +510,15 @@ impl PrefixIndex {
         Some((self.workers[slot.0 as usize].epoch, records))
     }
 
-    fn touch(&mut self, slot: Slot, mark: u64, parent: u64, now: Duration) -> Option<(u32, u64)> {
+    fn touch(
+        &mut self,
+        slot: Slot,
+        link: (u64, u64),
+        now: Duration,
+        requests: u16,
+    ) -> Option<(u32, u64)> {
         if self.table.len() >= self.settings.entries_max as usize
-            && self.table.get(slot.0, mark).is_none()
+            && self.table.get(slot.0, link.0).is_none()
         {
             // The fullest list pays: a busy worker must not push out all that is known of quiet ones.
             if let Some(fullest) = self.table.fullest() {
@@ -481,8 +526,8 @@ impl PrefixIndex {
                 self.counters.crowded_out += 1;
             }
         }
-        let (second, used) = (seconds(now), self.records);
-        let before = self.table.touch(slot.0, mark, parent, second, used);
+        let time = (seconds(now), self.records);
+        let before = self.table.touch(slot.0, link, time, requests);
         before.map(|entry| (entry.second, entry.used))
     }
 

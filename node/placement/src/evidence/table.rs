@@ -92,19 +92,21 @@ impl Table {
         })
     }
 
-    /// The worker's entry of a mark is its newest now; answers what it was before, if it was there.
+    /// The worker's entry of a mark is its newest now, with so many `requests` more; answers what it was before, if it was
+    /// there.
     pub(super) fn touch(
         &mut self,
         slot: u32,
-        mark: u64,
-        parent: u64,
-        second: u32,
-        used: u64,
+        (mark, parent): (u64, u64),
+        (second, used): (u32, u64),
+        requests: u16,
     ) -> Option<IndexEntry> {
         if let Some(index) = self.find(slot, mark) {
             let before = self.use_again(index, second, used);
+            let entry = &mut self.entries[index as usize];
+            entry.requests = before.requests.saturating_add(requests);
             if parent != ROOT {
-                self.entries[index as usize].parent = parent;
+                entry.parent = parent;
             }
             return Some(before);
         }
@@ -115,6 +117,7 @@ impl Table {
             second,
             used,
             renewed: NEVER,
+            requests,
             holders: Place::NOWHERE,
             newer: NONE,
             older: NONE,
@@ -169,6 +172,20 @@ impl Table {
     pub(super) fn get(&self, slot: u32, mark: u64) -> Option<&IndexEntry> {
         self.find(slot, mark)
             .map(|index| &self.entries[index as usize])
+    }
+
+    /// A request with a worker's entry was given up; the last of them takes it along. Answers what the entry was before.
+    pub(super) fn give_up(&mut self, slot: u32, mark: u64) -> Option<IndexEntry> {
+        let index = self.find(slot, mark)?;
+        let entry = &mut self.entries[index as usize];
+        let before = *entry;
+        if before.requests < u16::MAX {
+            entry.requests -= 1;
+        }
+        if entry.requests == 0 {
+            self.drop_entry(index);
+        }
+        Some(before)
     }
 
     /// Removes a worker's least recently used entry and answers its mark.
@@ -246,7 +263,7 @@ mod tests {
                 let mark = mark << 8 | 1;
                 match step {
                     0..=4 => {
-                        table.touch(slot, mark, ROOT, 0, used);
+                        table.touch(slot, (mark, ROOT), (0, used), 1);
                         plain.insert((mark, slot), used);
                     }
                     5 | 6 => {

@@ -621,7 +621,10 @@ proptest! {
                     let gone = both[who].correct(slots[worker], &recorded, key.prompt_tokens(), 0);
                     both[1 - who].unlearn(id, 1, &gone);
                 }
-                2 | 3 => both.iter_mut().for_each(|index| index.take_back(id, 1, &recorded.unknown)),
+                2 | 3 => {
+                    let gone = both[who].retract(id, 1, &recorded);
+                    both[1 - who].take_back(id, 1, &gone);
+                }
                 _ => {}
             }
             prop_assert_eq!(both[0].len(), both[1].len());
@@ -667,4 +670,52 @@ fn what_is_in_use_is_renewed_at_the_others() {
         held(&there, &others, &shared, later),
         [shared.prompt_tokens(), 0, 0]
     );
+}
+
+/// Several conversations may begin with one new document within a second.
+#[test]
+fn what_follows_within_a_second_renews_its_beginning_at_the_others() {
+    let settings = PrefixIndexSettings::default();
+    let (mut here, slots) = prefix_index(settings);
+    let (mut there, others) = prefix_index(settings);
+    for (turns, second) in [(2, 0), (4, 0), (5, 30)] {
+        let now = NOW + Duration::from_secs(second);
+        let told = here.record(slots[0], conversation(0, turns).marks(), now);
+        there.learn("a", 1, &told.marks_to_send(), now);
+    }
+    let beginning = conversation(0, 2);
+    let later = NOW + settings.age_max + Duration::from_secs(20);
+    for (index, slots) in [(&here, &slots), (&there, &others)] {
+        assert_eq!(
+            held(index, slots, &beginning, later)[0],
+            beginning.prompt_tokens()
+        );
+    }
+}
+
+#[test]
+fn what_another_request_brings_too_is_taken_back_with_the_last_of_them() {
+    let key = conversation(0, 3);
+    for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+        let (mut index, slots) = prefix_index(PrefixIndexSettings::default());
+        let before = conversation(0, 1);
+        index.record(slots[0], before.marks(), NOW);
+        let requests = [0; 3].map(|_| index.record(slots[0], key.marks(), NOW));
+        let mut gone = Vec::new();
+        for (at, request) in order.into_iter().enumerate() {
+            let is_there = held(&index, &slots, &key, NOW)[0] == key.prompt_tokens();
+            assert!(is_there || at > 0 && order[at - 1] == 2, "{order:?}");
+            gone.extend(index.retract("a", 1, &requests[request]));
+        }
+        assert_eq!(
+            held(&index, &slots, &key, NOW)[0],
+            before.prompt_tokens(),
+            "{order:?}"
+        );
+        gone.sort_unstable();
+        let mut new: Vec<u64> = key.marks().iter().map(|mark| mark.hash).collect();
+        new.retain(|mark| before.marks().iter().all(|known| known.hash != *mark));
+        new.sort_unstable();
+        assert_eq!(gone, new, "{order:?}");
+    }
 }

@@ -43,6 +43,13 @@ impl Record {
         if let Some(worker) = self.worker.as_ref().filter(|_| !is_reread) {
             self.count_tokens(worker);
         }
+        // Nothing of it came: a worker drops what still waits there, and the next one with this prompt must not take the
+        // worker for one that forgets.
+        if let Some(recorded) = self.recorded.take_if(|recorded| !recorded.is_computed())
+            && !matches!(outcome, Outcome::Success | Outcome::Incomplete)
+        {
+            self.cluster.cache_view().retract(recorded);
+        }
         if let Some(recording) = self.recording.take()
             && outcome == Outcome::Success
         {
