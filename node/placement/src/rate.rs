@@ -70,7 +70,8 @@ impl Default for Rate {
 
 /// What the answers of a worker showed: sums for a line of milliseconds to the first token over tokens before it.
 ///
-/// Old answers count less: each weighs 1/512 less for every later one.
+/// Old answers count less: each weighs 1/512 less for every later one, and all of them less as time goes by
+/// ([`Observed::fade`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Observed {
     /// Answers, the older ones in part: 0 to [`Observed::COUNT_MAX`] for one replica.
@@ -123,14 +124,7 @@ impl Observed {
         let (mean_tokens, mean_millis) = self.moving.unwrap_or((tokens, millis));
         let (far_tokens, far_millis) = (tokens - mean_tokens, millis - mean_millis);
         let weight = Self::UNMOVED * self.fit(far_tokens, far_millis);
-        for sum in [
-            &mut self.count,
-            &mut self.tokens_squares,
-            &mut self.products,
-            &mut self.millis_squares,
-        ] {
-            *sum *= KEPT;
-        }
+        self.scale(KEPT);
         self.tokens_squares += weight * far_tokens * far_tokens;
         self.products += weight * far_tokens * far_millis;
         self.millis_squares += weight * far_millis * far_millis;
@@ -141,6 +135,28 @@ impl Observed {
             mean_tokens + far_tokens / Self::MOVING,
             mean_millis + far_millis / Self::MOVING,
         ));
+    }
+
+    /// Time has passed: what was seen counts for this part of what it did, 0 to 1, and for nothing once it is less than an
+    /// answer.
+    ///
+    /// A worker that was slow gets few prompts, so that further answers alone would never show that it is not any more.
+    pub fn fade(&mut self, part: f64) {
+        self.scale(part);
+        if self.count < 1.0 {
+            *self = Self::default();
+        }
+    }
+
+    fn scale(&mut self, by: f64) {
+        for sum in [
+            &mut self.count,
+            &mut self.tokens_squares,
+            &mut self.products,
+            &mut self.millis_squares,
+        ] {
+            *sum *= by;
+        }
     }
 
     /// How far an answer so far from the moving means belongs to what was seen so far, 0 to 1.
@@ -369,6 +385,25 @@ mod tests {
     }
 
     /// Answers that come later at a time when there is also more to compute are no queue.
+    #[test]
+    fn what_was_seen_is_forgotten_with_time() {
+        let mut seen = Observed::default();
+        (0..2_000)
+            .for_each(|answer| seen.see(f64::from(answer % 60) * 100.0, f64::from(answer % 60)));
+        let [(low, high), (less, more)] = [1.0, 0.05].map(|part| {
+            seen.fade(part);
+            seen.interval(4.0)
+        });
+        assert!(
+            less <= low && high <= more,
+            "it shows less: {less} to {more}"
+        );
+        assert!(seen.count() > 20.0);
+        seen.fade(0.01);
+        assert_eq!(seen, Observed::default());
+        assert_eq!(seen.interval(4.0), (0.0, f64::INFINITY));
+    }
+
     #[test]
     fn what_changes_meanwhile_is_no_queue() {
         // Answers, their milliseconds, and the most tokens before one, of each time.

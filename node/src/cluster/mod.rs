@@ -160,7 +160,9 @@ impl Cluster {
         for pool in [&*fleet.whole(), fleet.prefill_only()] {
             for (index, member) in pool.members.iter().enumerate() {
                 let tokens = member.worker.cache_tokens.load(Ordering::Relaxed);
-                if tokens > 0 {
+                let since = member.worker.cache_tokens_since.load(Ordering::Relaxed);
+                // Not that of a former process.
+                if tokens > 0 && (since == 0 || since >= member.epoch) {
                     self.cache_view.set_capacity(pool.slots.of(index), tokens);
                 }
             }

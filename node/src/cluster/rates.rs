@@ -25,6 +25,7 @@ struct Last {
     answers: f64,
     at: Option<Instant>,
     learned: Option<Instant>,
+    faded: Option<Instant>,
 }
 
 impl Rates {
@@ -32,6 +33,7 @@ impl Rates {
     /// as before until it has more to send, and not more often than each second once there is enough of it.
     pub(super) fn learn(&self, fleet: &Fleet, states: &PeerStates, now: Instant) -> Vec<Pace> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.fade(fleet, now);
         let is_news = last.refresh(fleet, now);
         let is_due = last
             .learned
@@ -84,6 +86,16 @@ impl Last {
         }
     }
 
+    /// Seldom, since what has changed is sent.
+    fn fade(&mut self, fleet: &Fleet, now: Instant) {
+        let since = now.saturating_duration_since(*self.faded.get_or_insert(now));
+        if since >= FADES {
+            let part = 0.5_f64.powf(since.as_secs_f64() / HALF_LIFE.as_secs_f64());
+            fleet.workers().for_each(|worker| worker.pace.fade(part));
+            self.faded = Some(now);
+        }
+    }
+
     /// Whether there is more to send.
     fn refresh(&mut self, fleet: &Fleet, now: Instant) -> bool {
         let since = self
@@ -128,6 +140,12 @@ const SOON: Duration = Duration::from_millis(50);
 const GROWN: f64 = 1.25;
 /// ... and so late at most.
 const LATE: Duration = Duration::from_secs(1);
+/// What was seen fades this often, ...
+const FADES: Duration = Duration::from_secs(60);
+/// ... so that half of it is left after this.
+///
+/// Lower: quiet clusters do not know their workers' rates. Higher: a worker that was slow once is passed over for longer.
+const HALF_LIFE: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
 mod tests {
@@ -225,6 +243,36 @@ mod tests {
         });
         learn(&states_of("r2", lies.collect(), now), now + SOON + LATE * 2);
         assert_eq!(rates(&house), before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_was_slow_goes_by_the_rate_of_its_pool_once_it_starts_again_or_time_has_passed()
+     {
+        for starts_again in [true, false] {
+            let house = house();
+            let fleet = house.cluster.fleet();
+            let (rates_of, nobody) = (Rates::default(), PeerStates::default());
+            let mut now = Instant::now();
+            answers(&house, 60, 40.0);
+            let slow = fleet.workers().next().expect("there are some");
+            slow.pace.forget();
+            for answer in 0..60_u32 {
+                let tokens = answer * 37 % 60 * 100;
+                slow.pace.answered(tokens.into(), 40.0 + f64::from(tokens));
+            }
+            rates_of.learn(&fleet, &nobody, now);
+            assert!(slow.glance.rate().millis() > 0.4, "a millisecond a token");
+            if starts_again {
+                slow.restarted();
+                now += LATE;
+            } else {
+                now += HALF_LIFE * 12;
+            }
+            let told = rates_of.learn(&fleet, &nobody, now);
+            let others = fleet.workers().skip(1).map(|worker| worker.glance.rate());
+            assert!(others.into_iter().all(|rate| rate == slow.glance.rate()));
+            assert_eq!(told.len(), if starts_again { WORKERS - 1 } else { 0 });
+        }
     }
 
     /// Of a replica that has learned something.

@@ -64,7 +64,8 @@ impl Config {
         shown!(
             transfer.connector transfer.decode_alone transfer.short_prompt_tokens transfer.wait_for_pair transfer.mixed_tensor_parallel
             transfer.across_zones transfer.held_for transfer.fetch_within discovery.hold discovery.empty_hold discovery.contest leases.ttl
-            leases.grace pings.ttl pings.grace health.slow_start
+            leases.grace pings.ttl pings.grace health.slow_start kv_events.enabled kv_events.index_bytes kv_events.text_blocks
+            kv_events.host_worth kv_events.storage_worth
         )
     }
 }
@@ -111,6 +112,11 @@ mod tests {
             &[("cluster.tenant_header", "\"x-tenant\"")],
         );
         check("discovery.hold = \"7s\"", &[("discovery.hold", "\"7s\"")]);
+        check(
+            "kv_events.host_worth = 0.5",
+            &[("kv_events.host_worth", "0.5")],
+        );
+        check("kv_events.silence = \"9s\"", &[]);
         check("cluster.load_batch = \"30ms\"", &[]);
         check("cluster.id = \"other\"", &[]);
         check("limits.requests = 7", &[]);

@@ -36,7 +36,8 @@ pub struct AttemptLimits {
     pub held_bytes: usize,
 }
 
-/// Tries one worker. `has_another`: whether another worker would take the request, should this one turn out bad.
+/// Tries one worker. `has_another`: whether another worker would take the request, should this one turn out bad. `looks` is
+/// called now and then while there is no answer, and at the time that it answers.
 ///
 /// # Errors
 /// See [`Failure`]. Dropping the future drops the connection, which aborts the request at the worker.
@@ -45,6 +46,7 @@ pub async fn attempt(
     outgoing: &Outgoing,
     limits: &AttemptLimits,
     has_another: impl Fn() -> bool,
+    mut looks: impl FnMut(Instant) -> Option<Instant>,
 ) -> Result<Answer, Failure> {
     let (patience, heard) = (&limits.patience, Heard::default());
     let look = || {
@@ -54,8 +56,8 @@ pub async fn attempt(
         )
     };
     let mut answer = std::pin::pin!(attempt_untimed(worker, outgoing, limits, &heard));
-    let first = look()?.at.min(patience.begun + LISTENS_AFTER);
-    let mut timer = std::pin::pin!(sleep_until(first));
+    let mut due = look()?.at.min(patience.begun + LISTENS_AFTER);
+    let mut timer = std::pin::pin!(sleep_until(due));
     let mut verdict = std::pin::pin!(worker.health.gives_up());
     let mut listens = false;
     poll_fn(|cx| {
@@ -72,6 +74,14 @@ pub async fn attempt(
                 return Poll::Pending;
             }
             listens = true;
+            let now = Instant::now();
+            let wanted = looks(now);
+            let sooner = |at: Instant| wanted.map_or(at, |wanted| at.min(wanted));
+            if fired && !told && now < due {
+                // Its own looks keep their time: for one that comes too early no sign is asked, and the next is too late.
+                timer.as_mut().reset(sooner(due));
+                continue;
+            }
             if fired && overslept(timer.deadline()) {
                 timer.as_mut().reset(Instant::now() + LISTEN_FIRST);
                 continue;
@@ -81,7 +91,8 @@ pub async fn attempt(
                     if wants_sign {
                         worker.health.want_sign(patience.look_every());
                     }
-                    timer.as_mut().reset(at);
+                    due = at;
+                    timer.as_mut().reset(sooner(at));
                 }
                 Err(failure) => return Poll::Ready(Err(failure)),
             }
@@ -267,7 +278,7 @@ mod tests {
             held_bytes: 1024,
         };
         let asks = async {
-            let answer = attempt(&worker, &outgoing, &limits, || false).await;
+            let answer = attempt(&worker, &outgoing, &limits, || false, |_| None).await;
             let whole = answer.expect("a stream").whole(&worker, 1024).await;
             whole.expect("to its end").1
         };

@@ -109,6 +109,11 @@ impl InFlight {
     /// The first token is there: the prompt has been computed.
     pub fn prefilled(&mut self) {
         self.is_heard();
+        self.is_computed();
+    }
+
+    /// Its prompt waits no more.
+    pub fn is_computed(&mut self) {
         let done = Load {
             prefill_tokens: std::mem::take(&mut self.held.prefill_tokens),
             ..Load::default()

@@ -286,12 +286,13 @@ impl Worker {
     /// Its process started again.
     pub fn restarted(&self) {
         self.health.restarted();
+        self.pace.forget();
         self.engine_dead_since.clear();
         self.is_silent_of_responses.store(false, Ordering::Relaxed);
-        self.is_other_engine.store(true, Ordering::Relaxed);
+        self.doubt_engine();
     }
 
-    /// A transfer of KV from it failed: what is known of its engine is asked for again.
+    /// What is known of its engine is asked for again: a transfer of KV from it failed, or its process is another one.
     pub fn doubt_engine(&self) {
         self.is_other_engine.store(true, Ordering::Relaxed);
         self.doubted.notify_one();

@@ -347,14 +347,15 @@ impl WarmUps {
         };
         let outgoing = self.outgoing(&planned);
         async move {
-            let result = match attempt::attempt(&worker, &outgoing, &limits, || false).await {
-                Ok(answer) if answer.status().is_success() => Ok(()),
-                Ok(_) => Err("refused"),
-                Err(Failure::Connect(_) | Failure::Closed(_)) => Err("unreachable"),
-                Err(Failure::Late) => Err("late"),
-                Err(failure) if failure.is_back_pressure() => Err("back_pressure"),
-                Err(_) => Err("refused"),
-            };
+            let result =
+                match attempt::attempt(&worker, &outgoing, &limits, || false, |_| None).await {
+                    Ok(answer) if answer.status().is_success() => Ok(()),
+                    Ok(_) => Err("refused"),
+                    Err(Failure::Connect(_) | Failure::Closed(_)) => Err("unreachable"),
+                    Err(Failure::Late) => Err("late"),
+                    Err(failure) if failure.is_back_pressure() => Err("back_pressure"),
+                    Err(_) => Err("refused"),
+                };
             (result, planned)
         }
     }

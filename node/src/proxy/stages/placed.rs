@@ -24,6 +24,15 @@ const RELIEVED: [Duration; 3] = [
     Duration::from_millis(900),
 ];
 
+/// A prompt whose answer comes whole counts as computed after this many times the time that its first token was expected
+/// after, ...
+const SURELY: u32 = 2;
+/// ... and not before this.
+///
+/// Lower: prompts that wait are believed to be computed. Higher: workers that generate long plain answers look busy with
+/// prompts, and others leave what they have cached.
+const COMPUTED_BY: Duration = Duration::from_secs(1);
+
 /// A request that counts on a worker, before anything is sent there. On the heap: every step of an attempt has room for
 /// what it takes.
 #[derive(Debug)]
@@ -44,6 +53,28 @@ pub(super) enum Others {
     NeedNot,
     /// All of the pool but these: they were tried before, or are not what the client asks for.
     But(Vec<usize>),
+}
+
+impl Others {
+    /// Whether another worker than the one that was chosen would take the request, or none has to: else it is better off
+    /// where it is.
+    fn is_there(&self, pool: &Pool, chosen: usize, worker: &Worker, dispatch: &Dispatch) -> bool {
+        let passed_over = match self {
+            Self::Nobody => return false,
+            Self::NeedNot => return worker.health.look().is_unreachable,
+            Self::But(passed_over) => passed_over,
+        };
+        let passed_over = [passed_over.as_slice(), &[chosen]].concat();
+        // One may have come since.
+        let now = dispatch.cluster.fleet().pool_named(pool.name());
+        match now.filter(|now| now.role() == pool.role()) {
+            Some(now) => {
+                let passed_over = pool.indices_in(&now, &passed_over);
+                dispatch.cluster.has_another(&now, &passed_over)
+            }
+            None => dispatch.cluster.has_another(pool, &passed_over),
+        }
+    }
 }
 
 /// What an attempt has to keep to.
@@ -147,9 +178,26 @@ impl Placed {
         let worker = Arc::clone(self.in_flight.worker());
         let may_move =
             retry::may_follow(&dispatch.retry.look(), terms.attempt) && outgoing.repeatable;
-        let has_another = || may_move && self.has_another(dispatch);
+        let (others, pool, chosen) = (&self.others, &self.pool, self.decision.worker);
+        let has_another = || may_move && others.is_there(pool, chosen, &worker, dispatch);
+        // The first byte of a plain answer is its last: its prompt counts as computed when that is likely.
+        let computed_by = match terms.waits_for {
+            WaitsFor::Token => None,
+            WaitsFor::Answer => {
+                let likely = self.decision.first_token.saturating_mul(SURELY);
+                limits.patience.begun.checked_add(likely.max(COMPUTED_BY))
+            }
+        };
+        let in_flight = &mut self.in_flight;
+        let mut looks = |now| {
+            if computed_by.is_some_and(|at| at <= now) {
+                in_flight.is_computed();
+            }
+            computed_by.filter(|at| *at > now)
+        };
         let counted = dispatch.metrics.attempts.begin(&worker);
-        let mut result = attempt::attempt(&worker, outgoing, &limits, &has_another).await;
+        let attempted = attempt::attempt(&worker, outgoing, &limits, has_another, &mut looks);
+        let mut result = attempted.await;
         if let Err(Failure::NoSocket(why)) = &result {
             let pauses: &[_] = if dispatch.relieve(why) {
                 &RELIEVED
@@ -159,7 +207,7 @@ impl Placed {
             for pause in pauses {
                 // On the heap: no other request must have their room.
                 Box::pin(sleep(*pause)).await;
-                let again = attempt::attempt(&worker, outgoing, &limits, &has_another);
+                let again = attempt::attempt(&worker, outgoing, &limits, has_another, &mut looks);
                 result = Box::pin(again).await;
                 if !matches!(result, Err(Failure::NoSocket(_))) {
                     break;
@@ -187,25 +235,6 @@ impl Placed {
                 dispatch.admission.worker_has_room();
                 Err(failure)
             }
-        }
-    }
-
-    /// Whether another worker would take the request, or none has to: else it is better off where it is.
-    fn has_another(&self, dispatch: &Dispatch) -> bool {
-        let passed_over = match &self.others {
-            Others::Nobody => return false,
-            Others::NeedNot => return self.worker().health.look().is_unreachable,
-            Others::But(passed_over) => passed_over,
-        };
-        let passed_over = [passed_over.as_slice(), &[self.decision.worker]].concat();
-        // One may have come since.
-        let now = dispatch.cluster.fleet().pool_named(self.pool.name());
-        match now.filter(|now| now.role() == self.pool.role()) {
-            Some(now) => {
-                let passed_over = self.pool.indices_in(&now, &passed_over);
-                dispatch.cluster.has_another(&now, &passed_over)
-            }
-            None => dispatch.cluster.has_another(&self.pool, &passed_over),
         }
     }
 
