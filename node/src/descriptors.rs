@@ -44,8 +44,8 @@ pub(crate) fn connections_of_operators() -> u32 {
     operators(raised())
 }
 
-/// The soft limit after it was raised to the hard one; none: unlimited.
-fn raised() -> Option<u64> {
+/// The soft limit after it was raised to the hard one; none: unlimited. Clients of many connections need it as well.
+pub fn raised() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = Rlimit {
         current: maximum,

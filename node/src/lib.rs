@@ -15,7 +15,7 @@ pub mod cache;
 pub mod cli;
 pub mod cluster;
 pub mod config;
-mod descriptors;
+pub mod descriptors;
 pub mod discovery;
 #[cfg(debug_assertions)]
 pub mod fault_injection;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use grapevine::cli::{self, Cli, Command, Failure, ServeArgs, Task};
 use grapevine::config::{Config, Layers, LogConfig, documented_defaults};
+use grapevine::descriptors::raised;
 use grapevine::logging::{self, LogGuard};
 use grapevine::memory::allocator;
 use grapevine::service_manager::ServiceManager;
@@ -30,9 +31,13 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         #[cfg(feature = "testbed")]
         Command::Testbed(command) => {
             let _log = log(&LogConfig::default())?;
+            raised();
             return block_on(None, grapevine_testbed::cli::run(command))?.map_err(refused);
         }
-        Command::Bench(args) => return Ok(block_on(None, grapevine_bench::cli::bench(*args))??),
+        Command::Bench(args) => {
+            raised();
+            return Ok(block_on(None, grapevine_bench::cli::bench(*args))??);
+        }
         Command::Register(args) => return small_runtime()?.block_on(cli::register(*args)),
         Command::Ca(args) => cli::ca(args),
         Command::Keys(args) => cli::keys(args),

@@ -7,7 +7,8 @@ use grapevine_testbed::fake_worker::{Config, FakeWorker, Fault, How, Point, Rule
 use hyper::Method;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::timeout;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -54,6 +55,28 @@ async fn success_is_measured_and_connections_are_used_again() {
         assert!(outcome.first_token.unwrap_or_default() <= outcome.latency);
     }
     assert_eq!(worker.stats().connections, 1);
+}
+
+/// As behind a firewall that drops: nobody refuses, and nobody answers.
+#[tokio::test]
+async fn who_is_not_connected_within_the_limit_is_no_slow_answer() {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket
+        .bind(([127, 0, 0, 1], 0).into())
+        .expect("a free port");
+    let full = socket.listen(1).expect("it listens");
+    let addr = full.local_addr().expect("bound");
+    let short = Duration::from_millis(200);
+    let mut held = Vec::new();
+    while let Ok(connected) = timeout(short, TcpStream::connect(addr)).await {
+        held.push(connected.expect("there is room"));
+        assert!(held.len() < 1_000, "the backlog ends");
+    }
+    let client = Client::one(format!("http://{addr}").parse().expect("URL"));
+    let outcome = client.exchange(&ask(false), short).await;
+    assert_eq!(outcome.failure, Some(Failure::Connect));
+    let said = outcome.complaint.expect("why").message;
+    assert_eq!(said, "no connection within 200ms");
 }
 
 #[tokio::test]

@@ -65,8 +65,8 @@ pub struct BenchArgs {
     /// Time of sending to each endpoint, after which nothing new is sent
     #[arg(long, value_parser = time, default_value = "60s", help_heading = "Load")]
     pub(super) duration: Duration,
-    /// Limit of one request
-    #[arg(long, value_parser = time, default_value = "60s", help_heading = "Load")]
+    /// Limit of one request, at most 1h
+    #[arg(long, value_parser = limit, default_value = "60s", help_heading = "Load")]
     pub(super) timeout: Duration,
     /// Requests to each endpoint beforehand that are not counted; --duration ends them, too
     #[arg(long, default_value_t = 0, value_name = "REQUESTS", value_parser = clap::value_parser!(u64).range(..=1_000_000), help_heading = "Load")]
@@ -138,6 +138,14 @@ fn time(text: &str) -> Result<Duration, String> {
     let fits = !time.is_zero() && time <= TIME_MAX;
     fits.then_some(time)
         .ok_or_else(|| "not above 0, or above 30 days".to_owned())
+}
+
+/// Longer times would be shown as an hour.
+fn limit(text: &str) -> Result<Duration, String> {
+    let time = time(text)?;
+    let fits = time <= Duration::from_secs(3_600);
+    fits.then_some(time)
+        .ok_or_else(|| "above 1 hour".to_owned())
 }
 
 fn bytes(text: &str) -> Result<usize, String> {

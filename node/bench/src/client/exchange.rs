@@ -39,7 +39,7 @@ pub struct Ask {
 /// The kind of a failure, as the client saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// No connection.
+    /// No connection, also not within the time limit.
     Connect,
     /// The connection ended before the head of a reply.
     ClosedBeforeHead,
@@ -53,7 +53,7 @@ pub enum Failure {
     NoDone,
     /// A plain reply of status 2xx that is not an answer of this API.
     NoAnswer,
-    /// The request did not end within the time limit.
+    /// The request did not end within the time limit, although there was a connection.
     Timeout,
 }
 
@@ -117,8 +117,18 @@ impl Client {
     pub async fn exchange(&self, ask: &Ask, limit: Duration) -> Outcome {
         let start = Instant::now();
         let mut outcome = Outcome::default();
-        let done = timeout(limit, self.attempt(ask, start, &mut outcome)).await;
-        outcome.failure = done.unwrap_or(Err(Failure::Timeout)).err();
+        let mut is_connected = false;
+        let attempt = self.attempt(ask, start, &mut outcome, &mut is_connected);
+        let done = timeout(limit, attempt).await;
+        outcome.failure = match done {
+            Ok(done) => done.err(),
+            Err(_) if is_connected => Some(Failure::Timeout),
+            Err(_) => {
+                let why = format!("no connection within {}", humantime::format_duration(limit));
+                outcome.complaint = Some(self.complaint((String::new(), why)));
+                Some(Failure::Connect)
+            }
+        };
         outcome.latency = start.elapsed();
         outcome
     }
@@ -128,6 +138,7 @@ impl Client {
         ask: &Ask,
         start: Instant,
         outcome: &mut Outcome,
+        is_connected: &mut bool,
     ) -> Result<(), Failure> {
         let mut request = Request::builder()
             .method(Method::POST)
@@ -139,7 +150,7 @@ impl Client {
         let request = request
             .body(Full::new(ask.body.clone()))
             .expect("path and headers are constants");
-        let mut reply = match self.send(request).await {
+        let mut reply = match self.send(request, is_connected).await {
             Ok(reply) => reply,
             Err(NoReply::Connect(why)) => {
                 outcome.complaint = Some(self.complaint((String::new(), why)));

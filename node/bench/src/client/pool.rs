@@ -154,9 +154,13 @@ impl Client {
         clean(&text[..end])
     }
 
-    /// Sends a request to the next target and waits for the head of the reply.
-    pub(super) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Reply<'_>, NoReply> {
-        self.next().send(request).await
+    /// Sends a request to the next target and waits for the head of the reply; tells once there is a connection.
+    pub(super) async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+        is_connected: &mut bool,
+    ) -> Result<Reply<'_>, NoReply> {
+        self.next().send(request, is_connected).await
     }
 
     fn next(&self) -> &Endpoint {
@@ -187,7 +191,8 @@ impl Client {
             .context("not a request")?;
         let endpoint = self.next();
         let exchange = async {
-            let mut reply = endpoint.send(request).await.map_err(|none| match none {
+            let sent = endpoint.send(request, &mut false).await;
+            let mut reply = sent.map_err(|none| match none {
                 NoReply::Connect(why) => {
                     let why = self.shown(&why, MESSAGE_CHARS_MAX);
                     Unreached(format!("no connection: {why}"))
@@ -229,7 +234,11 @@ impl Client {
 }
 
 impl Endpoint {
-    async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Reply<'_>, NoReply> {
+    async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+        is_connected: &mut bool,
+    ) -> Result<Reply<'_>, NoReply> {
         let headers = request.headers_mut();
         let host = HeaderValue::try_from(self.target.named());
         headers.insert("host", host.expect("a host of a URL is one of a header"));
@@ -245,6 +254,7 @@ impl Endpoint {
                 Some(connection) => (connection, true),
                 None => (self.connect().await.map_err(no_connection)?, false),
             };
+            *is_connected = true;
             match connection.sender.try_send_request(request).await {
                 Ok(response) => {
                     return Ok(Reply {

@@ -118,6 +118,7 @@ fn compared(result: &RunResult, comparison: &Comparison) -> Markup {
                             @if let (Some(low), Some(high)) = (ratio.low, ratio.high) {
                                 (format!("{low:.3} to {high:.3}"))
                             } @else { "–" }
+                            @if ratio.pairs < comparison.rounds { " (" (ratio.pairs) " of " (comparison.rounds) " pairs)" }
                         }
                         td { @if ratio.low.is_none() { "too few pairs" } @else if ratio.is_different() { "yes" } @else { "none seen" } }
                     }
@@ -237,12 +238,19 @@ fn errors(endpoints: &[EndpointResult]) -> Markup {
 fn panels(endpoints: &[EndpointResult]) -> Vec<Panel> {
     // While one of two endpoints is loaded, the other is not: a gap. With one, no answer is a fact.
     let others_turn = |w: &Window| endpoints.len() > 1 && w.sent + w.succeeded + w.failed == 0;
+    let whole_ms = endpoints
+        .iter()
+        .flat_map(|e| &e.windows)
+        .map(|w| w.length_ms)
+        .max();
+    // At the end, and the last request ended in it: as a rate it would stand far above all others.
+    let is_rest = |w: &Window| 4 * w.length_ms < whole_ms.unwrap_or_default();
     let each = |shape, part: &str, value: fn(&Window) -> Option<f64>| {
         let series = endpoints.iter().map(|endpoint| {
             let points = endpoint.windows.iter();
             // A window's figures stand at its middle.
             let points = points.map(|w| {
-                let known = !others_turn(w);
+                let known = !others_turn(w) && !is_rest(w);
                 (w.at_ms + w.length_ms / 2, value(w).filter(|_| known))
             });
             Series::new(format!("{} {part}", endpoint.name), shape, points)

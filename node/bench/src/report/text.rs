@@ -64,10 +64,13 @@ fn table(f: &mut fmt::Formatter<'_>, result: &RunResult, comparison: &Comparison
         "", "ratio"
     )?;
     for ratio in &comparison.ratios {
-        let range = match (ratio.low, ratio.high) {
+        let mut range = match (ratio.low, ratio.high) {
             (Some(low), Some(high)) => format!("{low:.3} to {high:.3}"),
             _ => "not known: fewer than 6 pairs".to_owned(),
         };
+        if ratio.pairs < comparison.rounds {
+            range += &format!(" ({} of {} pairs)", ratio.pairs, comparison.rounds);
+        }
         let verdict = match ratio.low {
             Some(_) if !ratio.is_different() => "  no difference seen",
             _ => "",

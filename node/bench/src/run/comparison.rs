@@ -24,12 +24,16 @@ const FIGURES: [Figure; 8] = [
         above_0(s.latency.p99_ms)
     }),
     ("answered_per_s", "answered/s", |s| {
-        above_0(s.answered_per_s())
+        (s.requests > 0).then(|| s.answered_per_s())
     }),
-    ("answer_tokens_per_s", "answer tokens/s", |s| {
-        above_0(s.answer_tokens_per_s())
+    (TOKENS, "answer tokens/s", |s| {
+        let is_measured = s.answer_tokens_per_s() > 0.0 || s.requests > 0 && s.succeeded == 0;
+        is_measured.then(|| s.answer_tokens_per_s())
     }),
 ];
+
+/// The figure that is of tokens, or of events where those are not told.
+const TOKENS: &str = "answer_tokens_per_s";
 
 /// How the range was found, for readers of results.
 const METHOD: &str = "median of the rounds' ratios, second over first; 95 % percentile bootstrap over rounds, 10,000 draws";
@@ -83,7 +87,16 @@ impl Ratio {
     fn of(figure: &Figure, first: &[Summary], second: &[Summary], seed: u64) -> Option<Self> {
         let (name, title, read) = *figure;
         let pairs = first.iter().zip(second);
+        // Tokens are not compared with events, each of which may carry several.
+        let by_events = |s: &Summary| s.succeeded > 0 && s.answers_by_events > 0;
+        let are_alike = |first: &Summary, second: &Summary| {
+            let is_silent = first.succeeded == 0 || second.succeeded == 0;
+            name != TOKENS || is_silent || by_events(first) == by_events(second)
+        };
+        let pairs = pairs.filter(|(first, second)| are_alike(first, second));
         let pairs = pairs.filter_map(|(first, second)| Some((read(first)?, read(second)?)));
+        // Nothing is so many times as much as nothing.
+        let pairs = pairs.filter(|(first, _)| *first > 0.0);
         let pairs: Vec<(f64, f64)> = pairs.collect();
         let ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();
         let (firsts, seconds): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
@@ -107,7 +120,7 @@ impl Ratio {
     }
 }
 
-/// What was not measured is 0.
+/// A time that was not measured is 0.
 fn above_0(value: f64) -> Option<f64> {
     (value > 0.0).then_some(value)
 }
@@ -141,6 +154,57 @@ mod tests {
         assert!((ttft.ratio - 1.2).abs() < 1e-9 && ttft.is_different());
         assert!(ttft.high.expect("8 pairs") - ttft.low.expect("8 pairs") < 1e-9);
         assert!(!Comparison::of(&first, &first, 1).ratios[0].is_different());
+    }
+
+    #[test]
+    fn rounds_in_which_one_endpoint_answers_nothing_count() {
+        let answers = |succeeded: u64| Summary {
+            requests: 10,
+            succeeded,
+            active_s: 1.0,
+            answer_tokens: succeeded * 100,
+            ..Summary::default()
+        };
+        let first = [10; 7].map(answers);
+        let second = [10, 0, 0, 10, 0, 0, 10].map(answers);
+        let found = Comparison::of(&first, &second, 1);
+        let seen: Vec<_> = found
+            .ratios
+            .iter()
+            .map(|r| (r.figure, r.pairs, r.ratio))
+            .collect();
+        assert_eq!(seen, [("answered_per_s", 7, 0.0), (TOKENS, 7, 0.0)]);
+        assert!(
+            Comparison::of(&second, &first, 1)
+                .ratios
+                .iter()
+                .all(|r| r.pairs == 3)
+        );
+    }
+
+    #[test]
+    fn tokens_are_not_compared_with_events() {
+        let told = Summary {
+            requests: 1,
+            succeeded: 1,
+            active_s: 1.0,
+            answer_tokens: 100,
+            answer_events: 10,
+            ..Summary::default()
+        };
+        let untold = Summary {
+            answer_tokens: 0,
+            answers_by_events: 1,
+            events_for_tokens: 10,
+            ..told.clone()
+        };
+        let figures = |first: &Summary, second: &Summary| {
+            let found =
+                Comparison::of(std::slice::from_ref(first), std::slice::from_ref(second), 1);
+            found.ratios.iter().map(|r| r.figure).collect::<Vec<_>>()
+        };
+        assert_eq!(figures(&told, &untold), ["answered_per_s"]);
+        assert_eq!(figures(&untold, &untold), ["answered_per_s", TOKENS]);
     }
 
     #[test]

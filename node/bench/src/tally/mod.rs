@@ -43,6 +43,8 @@ pub struct Tally {
     cached_tokens: u64,
     answer_tokens: u64,
     answer_events: u64,
+    answers_by_events: u64,
+    events_for_tokens: u64,
     workers: BTreeMap<String, u64>,
 }
 
@@ -65,6 +67,8 @@ impl Default for Tally {
             cached_tokens: 0,
             answer_tokens: 0,
             answer_events: 0,
+            answers_by_events: 0,
+            events_for_tokens: 0,
             workers: BTreeMap::new(),
         }
     }
@@ -93,7 +97,12 @@ impl Tally {
         }
         let tokens = outcome.usage.map_or(0, |usage| usage.completion);
         self.answer_tokens += tokens;
-        self.answer_events += outcome.gaps.len() as u64 + u64::from(outcome.first_token.is_some());
+        let events = outcome.gaps.len() as u64 + u64::from(outcome.first_token.is_some());
+        self.answer_events += events;
+        if outcome.usage.is_none() && events > 0 {
+            self.answers_by_events += 1;
+            self.events_for_tokens += events;
+        }
         for gap in &outcome.gaps {
             record(&mut self.gaps, *gap);
         }
@@ -167,6 +176,8 @@ impl Tally {
             (&mut self.cached_tokens, other.cached_tokens),
             (&mut self.answer_tokens, other.answer_tokens),
             (&mut self.answer_events, other.answer_events),
+            (&mut self.answers_by_events, other.answers_by_events),
+            (&mut self.events_for_tokens, other.events_for_tokens),
         ] {
             *mine += theirs;
         }
@@ -215,6 +226,8 @@ impl Tally {
             cached_tokens: self.cached_tokens,
             answer_tokens: self.answer_tokens,
             answer_events: self.answer_events,
+            answers_by_events: self.answers_by_events,
+            events_for_tokens: self.events_for_tokens,
             hit_rate: self.hit_rate(),
             workers: self.workers.clone(),
         }

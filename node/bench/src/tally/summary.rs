@@ -85,6 +85,12 @@ pub struct Summary {
     /// Events of streams that carried a part of an answer, for endpoints that report no usage; successes only.
     #[serde(default)]
     pub answer_events: u64,
+    /// Answers without `usage`, each of whose events counts as a token; successes only.
+    #[serde(default)]
+    pub answers_by_events: u64,
+    /// Events of these answers.
+    #[serde(default)]
+    pub events_for_tokens: u64,
     /// `cached_tokens` over `prompt_tokens_told`; 0 where that is 0.
     pub hit_rate: f64,
     /// Requests by `x-grapevine-worker`, if the router named it.
@@ -118,14 +124,10 @@ impl fmt::Display for ErrorCount {
 }
 
 impl Summary {
-    /// Answer tokens a second, or events that carried them where the endpoint reports no usage.
+    /// Answer tokens a second; of answers without usage the events that carried them.
     #[must_use]
     pub fn answer_tokens_per_s(&self) -> f64 {
-        let tokens = if self.answer_tokens > 0 {
-            self.answer_tokens
-        } else {
-            self.answer_events
-        };
+        let tokens = self.answer_tokens + self.events_for_tokens;
         tokens as f64 / self.active_s.max(1e-9)
     }
 
@@ -195,6 +197,13 @@ impl fmt::Display for Summary {
             self.answer_tokens,
             self.answer_tokens_per_s()
         )?;
+        if self.answers_by_events > 0 {
+            writeln!(
+                f,
+                "           {} answers do not tell their tokens: {} events count instead",
+                self.answers_by_events, self.events_for_tokens
+            )?;
+        }
         for (worker, count) in &self.workers {
             writeln!(f, "  worker   {count:>8} {worker}")?;
         }
