@@ -47,6 +47,7 @@ mkdir -p "$root/usr/share/doc/grapevine"
 install -Dm 644 -t "$root/usr/share/doc/grapevine/node" "$here"/../../node/{OPERATIONS,MIGRATING}.md   # as links name them
 install -Dm 644 -t "$root/usr/share/doc/grapevine/docs" "$here"/../../docs/*.md
 install -Dm 644 -t "$root/usr/share/doc/grapevine/docs/pictures" "$here"/../../docs/pictures/*
+install -Dm 644 -t "$root/usr/share/doc/grapevine/testbed/traces" "$here"/../../testbed/traces/README.md
 install -Dm 644 -t "$root/usr/share/doc/grapevine/packaging/chart/grapevine" "$here"/../chart/grapevine/README.md
 install -Dm 644 -t "$root/usr/share/doc/grapevine/monitoring" "$here"/../monitoring/{README.md,rules.yml,grapevine-board.json}
 ln -s ../monitoring "$root/usr/share/doc/grapevine/packaging/monitoring"

@@ -137,13 +137,13 @@ impl Observed {
         ));
     }
 
-    /// Time has passed: what was seen counts for this part of what it did, 0 to 1, and for nothing once it is less than an
-    /// answer.
+    /// Time has passed: what was seen counts for this part of what it did, 0 to 1, and for nothing once it is less than half
+    /// an answer.
     ///
     /// A worker that was slow gets few prompts, so that further answers alone would never show that it is not any more.
     pub fn fade(&mut self, part: f64) {
         self.scale(part);
-        if self.count < 1.0 {
+        if self.count < 0.5 {
             *self = Self::default();
         }
     }
@@ -384,7 +384,6 @@ mod tests {
         assert!(Rate::of_pool(&observed).millis() < 1e-3);
     }
 
-    /// Answers that come later at a time when there is also more to compute are no queue.
     #[test]
     fn what_was_seen_is_forgotten_with_time() {
         let mut seen = Observed::default();
@@ -402,8 +401,15 @@ mod tests {
         seen.fade(0.01);
         assert_eq!(seen, Observed::default());
         assert_eq!(seen.interval(4.0), (0.0, f64::INFINITY));
+        // An answer a minute.
+        for _ in 0..60 {
+            seen.see(100.0, 1.0);
+            seen.fade(0.5_f64.powf(0.1));
+        }
+        assert!(seen.count() > 8.0, "{}", seen.count());
     }
 
+    /// Answers that come later at a time when there is also more to compute are no queue.
     #[test]
     fn what_changes_meanwhile_is_no_queue() {
         // Answers, their milliseconds, and the most tokens before one, of each time.

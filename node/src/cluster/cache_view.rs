@@ -38,6 +38,9 @@ pub struct RecordedPlacement {
     slot: Slot,
     recorded: Recorded,
     is_computed: bool,
+    /// When it is taken for computed, if its answer comes whole.
+    likely_at: Option<Instant>,
+    comes_whole: bool,
     expected_tokens: u32,
     prompt_tokens: u32,
     prediction: Option<Prediction>,
@@ -54,9 +57,16 @@ impl RecordedPlacement {
         self.is_computed = true;
     }
 
-    /// Whether the worker is known to have computed the prompt.
+    /// Its answer comes whole, so that nothing says when the prompt has been computed.
+    pub fn comes_whole(mut self) -> Self {
+        self.comes_whole = true;
+        self
+    }
+
+    /// Whether the worker has computed the prompt, as far as that shows, or is likely by now.
     pub fn is_computed(&self) -> bool {
-        self.is_computed
+        let is_likely = || self.likely_at.is_some_and(|at| at <= Instant::now());
+        self.is_computed || self.comes_whole && is_likely()
     }
 
     /// Tokens that were expected in the worker's cache.
@@ -183,6 +193,8 @@ impl CacheView {
             slot: pool.slots.of(decision.worker),
             recorded: self.record_marks(pool, decision.worker, decision.marks(key), counted),
             is_computed: false,
+            likely_at: Instant::now().checked_add(decision.likely_computed()),
+            comes_whole: false,
             expected_tokens: decision.expected_tokens,
             prompt_tokens: decision.prompt_tokens,
             prediction: self.caches.predict(&member.worker, key, decision),

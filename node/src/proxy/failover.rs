@@ -174,14 +174,11 @@ async fn search(
             begun,
             in_flight,
             reason: plan.reason,
-            recorded: plan.recorded,
+            recorded: plan.recorded.take(),
             attempts: plan.attempts,
         }),
         // Such as a 400 for a template that takes no unfinished message: any other worker says the same.
-        None => {
-            plan.take_back();
-            Err(Reason::Refused)
-        }
+        None => Err(Reason::Refused),
     }
 }
 
@@ -235,6 +232,13 @@ impl ToNext<'_> {
         if let Some(recorded) = self.recorded.take() {
             self.dispatch.cluster.cache_view().retract(recorded);
         }
+    }
+}
+
+/// The client may leave while the prompt waits there.
+impl Drop for ToNext<'_> {
+    fn drop(&mut self) {
+        self.take_back();
     }
 }
 

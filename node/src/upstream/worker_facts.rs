@@ -51,10 +51,8 @@ pub(super) async fn ask_when_told(
         let is_lacking = {
             let _turn = turns.acquire().await;
             let mut engine = None;
-            if is_told {
-                engine = ask_engine(worker, parts).await;
-            }
             if is_told || is_doubted {
+                engine = ask_engine(worker, parts).await;
                 ask_models(worker, parts).await;
             }
             ask_for_pairs(worker, engine, (is_doubted, retry.is_none()), parts).await

@@ -16,8 +16,9 @@ pub(super) struct IndexEntry {
     /// Second in which a record of what follows it in its chain renewed it last.
     pub(super) renewed: u32,
     /// Own requests that went there with it since it is here, but for those that were given up before they were computed.
-    /// What others told of counts for more than there are.
     pub(super) requests: u16,
+    /// Another replica told of it, or of what follows it.
+    pub(super) is_told: bool,
     pub(super) holders: Place,
     /// In the list of its worker's entries: the next one that was used later.
     pub(super) newer: u32,

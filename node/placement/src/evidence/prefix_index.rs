@@ -118,8 +118,9 @@ pub struct Recorded {
     pub lead: Option<u64>,
     /// Use of the deepest mark that was known there; for [`PrefixIndex::correct`].
     last_used: Option<u64>,
-    /// The last mark; for [`PrefixIndex::retract`].
+    /// The last mark, and how many there are; for [`PrefixIndex::retract`].
     end: Option<u64>,
+    length: usize,
 }
 
 impl Recorded {
@@ -310,6 +311,7 @@ impl PrefixIndex {
         self.records += 1;
         let mut recorded = Recorded {
             end: marks.last().map(|mark| mark.hash),
+            length: marks.len(),
             ..Recorded::default()
         };
         let renew = seconds(now.saturating_sub(self.settings.age_max / RENEW_SHARE));
@@ -318,7 +320,7 @@ impl PrefixIndex {
         // The tail first, so that it is also forgotten first.
         for (at, mark) in marks.iter().enumerate().rev() {
             let parent = at.checked_sub(1).map_or(ROOT, |before| marks[before].hash);
-            let known = self.touch(slot, (mark.hash, parent), now, 1);
+            let known = self.touch(slot, (mark.hash, parent), now, false);
             if known.is_none() {
                 recorded.unknown.push(mark.hash);
             }
@@ -354,7 +356,7 @@ impl PrefixIndex {
         self.records += 1;
         for (at, &mark) in marks.iter().enumerate().rev() {
             let parent = at.checked_sub(1).map_or(ROOT, |before| marks[before]);
-            self.touch(slot, (mark, parent), now, u16::MAX);
+            self.touch(slot, (mark, parent), now, true);
         }
         if let Some(&first) = marks.first() {
             self.renew_before(slot, first, seconds(now));
@@ -389,35 +391,35 @@ impl PrefixIndex {
             return gone;
         };
         let mut give_up = |mark: u64| {
-            let entry = self.table.give_up(slot.0, mark)?;
-            if entry.requests == 1 {
+            let (parent, is_gone) = self.table.give_up(slot.0, mark)?;
+            if is_gone {
                 gone.push(mark);
             }
-            Some(entry).filter(|entry| entry.requests < u16::MAX)
+            Some(parent)
         };
         let mut next = recorded.end;
         for &mark in recorded.unknown.iter().rev() {
-            next = give_up(mark).map(|entry| entry.parent);
+            next = give_up(mark);
         }
-        // What was known, as far as by this replica's requests.
-        for _ in recorded.unknown.len()..MARKS_MAX {
-            let Some(entry) = next.and_then(&mut give_up) else {
+        // What was known, from the deep end: the rest of the chain.
+        for _ in recorded.unknown.len()..recorded.length {
+            let Some(parent) = next.and_then(&mut give_up) else {
                 break;
             };
-            next = Some(entry.parent);
+            next = Some(parent);
         }
         gone
     }
 
     /// Another replica reports that a request ended before the worker computed it: these marks, which were new with it, are
-    /// not there. Nothing is said of others. Not of an epoch that is not the worker's; epoch 0, not known when they went
-    /// there, is believed.
+    /// not there, unless an own request went there with them, too. Nothing is said of others. Not of an epoch that is not
+    /// the worker's; epoch 0, not known when they went there, is believed.
     pub fn take_back(&mut self, worker: &str, epoch: u64, marks: &[u64]) {
         let Some(slot) = self.slot_in(worker, epoch) else {
             return;
         };
         for &mark in marks.iter().take(MARKS_MAX) {
-            self.table.remove(slot.0, mark);
+            self.table.untell(slot.0, mark);
         }
     }
 
@@ -515,7 +517,7 @@ impl PrefixIndex {
         slot: Slot,
         link: (u64, u64),
         now: Duration,
-        requests: u16,
+        is_told: bool,
     ) -> Option<(u32, u64)> {
         if self.table.len() >= self.settings.entries_max as usize
             && self.table.get(slot.0, link.0).is_none()
@@ -527,7 +529,7 @@ impl PrefixIndex {
             }
         }
         let time = (seconds(now), self.records);
-        let before = self.table.touch(slot.0, link, time, requests);
+        let before = self.table.touch(slot.0, link, time, is_told);
         before.map(|entry| (entry.second, entry.used))
     }
 

@@ -92,19 +92,21 @@ impl Table {
         })
     }
 
-    /// The worker's entry of a mark is its newest now, with so many `requests` more; answers what it was before, if it was
-    /// there.
+    /// The worker's entry of a mark is its newest now, by another replica's word (`is_told`) or a request of its own; answers
+    /// what it was before, if it was there.
     pub(super) fn touch(
         &mut self,
         slot: u32,
         (mark, parent): (u64, u64),
         (second, used): (u32, u64),
-        requests: u16,
+        is_told: bool,
     ) -> Option<IndexEntry> {
+        let requests = u16::from(!is_told);
         if let Some(index) = self.find(slot, mark) {
             let before = self.use_again(index, second, used);
             let entry = &mut self.entries[index as usize];
             entry.requests = before.requests.saturating_add(requests);
+            entry.is_told |= is_told;
             if parent != ROOT {
                 entry.parent = parent;
             }
@@ -118,6 +120,7 @@ impl Table {
             used,
             renewed: NEVER,
             requests,
+            is_told,
             holders: Place::NOWHERE,
             newer: NONE,
             older: NONE,
@@ -147,7 +150,8 @@ impl Table {
     ) -> Option<IndexEntry> {
         let index = self.find(slot, mark)?;
         let before = self.use_again(index, second, used);
-        self.entries[index as usize].renewed = second;
+        let entry = &mut self.entries[index as usize];
+        (entry.renewed, entry.is_told) = (second, true);
         Some(before)
     }
 
@@ -174,18 +178,37 @@ impl Table {
             .map(|index| &self.entries[index as usize])
     }
 
-    /// A request with a worker's entry was given up; the last of them takes it along. Answers what the entry was before.
-    pub(super) fn give_up(&mut self, slot: u32, mark: u64) -> Option<IndexEntry> {
+    /// An own request with a worker's entry was given up; the last of them takes along what nobody else told of. Answers what
+    /// comes before it in its chain, and whether it is gone.
+    pub(super) fn give_up(&mut self, slot: u32, mark: u64) -> Option<(u64, bool)> {
         let index = self.find(slot, mark)?;
         let entry = &mut self.entries[index as usize];
-        let before = *entry;
-        if before.requests < u16::MAX {
+        // A count that is full stays: nobody knows any more how many there were.
+        if (1..u16::MAX).contains(&entry.requests) {
             entry.requests -= 1;
         }
-        if entry.requests == 0 {
+        let parent = entry.parent;
+        let is_gone = self.drop_unwanted(index);
+        Some((parent, is_gone))
+    }
+
+    /// Another replica takes back what it told of a worker's entry; own requests keep it.
+    pub(super) fn untell(&mut self, slot: u32, mark: u64) {
+        if let Some(index) = self.find(slot, mark) {
+            self.entries[index as usize].is_told = false;
+            self.drop_unwanted(index);
+        }
+    }
+
+    fn drop_unwanted(&mut self, index: u32) -> bool {
+        let IndexEntry {
+            requests, is_told, ..
+        } = self.entries[index as usize];
+        let is_unwanted = requests == 0 && !is_told;
+        if is_unwanted {
             self.drop_entry(index);
         }
-        Some(before)
+        is_unwanted
     }
 
     /// Removes a worker's least recently used entry and answers its mark.
@@ -263,7 +286,7 @@ mod tests {
                 let mark = mark << 8 | 1;
                 match step {
                     0..=4 => {
-                        table.touch(slot, (mark, ROOT), (0, used), 1);
+                        table.touch(slot, (mark, ROOT), (0, used), false);
                         plain.insert((mark, slot), used);
                     }
                     5 | 6 => {

@@ -213,10 +213,22 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Tokens this worker is expected to compute: what [`Load::prefill_tokens`] grows by until the first byte.
+    /// Tokens this worker is expected to compute: what [`Load::prefill_tokens`] grows by until the first byte, or until
+    /// [`Decision::likely_computed`].
     #[must_use]
     pub fn prefill_tokens(&self) -> u32 {
         self.prompt_tokens - self.expected_tokens
+    }
+
+    /// After this a prompt whose answer comes whole is taken for computed: the first byte of such an answer is its last. Twice
+    /// the time to the first token, and at least a second.
+    ///
+    /// Shorter: prompts that wait are believed to be computed. Longer: workers that write long plain answers look busy with
+    /// prompts, and others leave what they have cached.
+    #[must_use]
+    pub fn likely_computed(&self) -> Duration {
+        const LEAST: Duration = Duration::from_secs(1);
+        self.first_token.saturating_mul(2).max(LEAST)
     }
 
     /// Marks of the prompt that the worker will hold and heat alone does not show: what [`crate::PrefixIndex::record`]

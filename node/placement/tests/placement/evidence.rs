@@ -158,7 +158,7 @@ fn what_was_known_before_its_epoch_is_kept() {
     for is_told_by_another in [false, true] {
         let mut index = PrefixIndex::new(PrefixIndexSettings::default());
         let slot = index.slot("a", 0);
-        index.record(slot, key.marks(), NOW);
+        let recorded = index.record(slot, key.marks(), NOW);
         if is_told_by_another {
             index.learn("a", 7, &marks[..1], NOW);
         }
@@ -167,6 +167,7 @@ fn what_was_known_before_its_epoch_is_kept() {
         assert_eq!(index.slot("a", 0), slot);
         assert_eq!(held(&index, slot), tokens, "not known any more, either");
         // Sent there when the epoch was not known, and refused by the worker since.
+        index.retract("a", 0, &recorded);
         index.take_back("a", 0, &marks);
         assert_eq!(held(&index, slot), 0);
         index.record(slot, key.marks(), NOW);
@@ -383,8 +384,8 @@ fn corrections_forget_as_far_everywhere() {
     assert_eq!(left, [0, expected, young.prompt_tokens()]);
     // A request that was refused takes back its own alone.
     let marks: Vec<u64> = key.marks().iter().map(|mark| mark.hash).collect();
-    prefix_index.take_back("a", 1, &marks);
-    let left = [&key, &young].map(|key| held(&prefix_index, &slots, key, NOW)[0]);
+    other.take_back("a", 1, &marks);
+    let left = [&key, &young].map(|key| held(&other, &others, key, NOW)[0]);
     assert_eq!(left, [0, young.prompt_tokens()]);
 }
 
@@ -718,4 +719,46 @@ fn what_another_request_brings_too_is_taken_back_with_the_last_of_them() {
         new.sort_unstable();
         assert_eq!(gone, new, "{order:?}");
     }
+}
+
+/// Behind a balancer most of those that need the same come by other replicas.
+#[test]
+fn what_a_request_of_another_replica_brings_too_is_not_taken_back() {
+    let (whole, beginning) = (conversation(0, 4), conversation(0, 2));
+    for seconds in [0, 5] {
+        let (mut one, slots) = prefix_index(PrefixIndexSettings::default());
+        let (mut other, others) = prefix_index(PrefixIndexSettings::default());
+        let first = one.record(slots[0], whole.marks(), NOW);
+        other.learn("a", 1, &first.marks_to_send(), NOW);
+        let later = NOW + Duration::from_secs(seconds);
+        let second = other.record(others[0], whole.marks(), later);
+        let told = second.marks_to_send();
+        assert_eq!(told.len(), usize::from(seconds > 0));
+        one.learn("a", 1, &told, later);
+        let gone = one.retract("a", 1, &first);
+        other.take_back("a", 1, &gone);
+        assert_eq!(
+            held(&other, &others, &whole, later)[0],
+            whole.prompt_tokens()
+        );
+        if seconds > 0 {
+            assert_eq!(gone, [], "the other replica told of it");
+            let known = held(&one, &slots, &beginning, later)[0];
+            assert_eq!(known, beginning.prompt_tokens());
+        }
+    }
+}
+
+/// What heat shows of a prompt is in no record, and others may have computed it.
+#[test]
+fn no_more_is_taken_back_than_was_recorded() {
+    let (mut index, slots) = prefix_index(PrefixIndexSettings::default());
+    let (before, next) = (conversation(0, 3), conversation(0, 4));
+    index.record(slots[0], before.marks(), NOW);
+    let hot = 2;
+    for _ in 0..3 {
+        let recorded = index.record(slots[0], &next.marks()[hot..], NOW);
+        index.retract("a", 1, &recorded);
+    }
+    assert_eq!(held(&index, &slots, &next, NOW)[0], before.prompt_tokens());
 }

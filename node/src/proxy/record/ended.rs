@@ -45,10 +45,13 @@ impl Record {
         }
         // Nothing of it came: a worker drops what still waits there, and the next one with this prompt must not take the
         // worker for one that forgets.
-        if let Some(recorded) = self.recorded.take_if(|recorded| !recorded.is_computed())
-            && !matches!(outcome, Outcome::Success | Outcome::Incomplete)
-        {
-            self.cluster.cache_view().retract(recorded);
+        if !matches!(outcome, Outcome::Success | Outcome::Incomplete) {
+            let leg = self.prefill.as_mut().map(|leg| &mut leg.recorded);
+            for recorded in [Some(&mut self.recorded), leg].into_iter().flatten() {
+                if let Some(recorded) = recorded.take_if(|recorded| !recorded.is_computed()) {
+                    self.cluster.cache_view().retract(recorded);
+                }
+            }
         }
         if let Some(recording) = self.recording.take()
             && outcome == Outcome::Success

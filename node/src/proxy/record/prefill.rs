@@ -20,7 +20,7 @@ pub(super) struct PrefillLeg {
     /// Why it was chosen.
     reason: &'static str,
     /// What placement recorded of it.
-    recorded: Option<RecordedPlacement>,
+    pub(super) recorded: Option<RecordedPlacement>,
     begun: Instant,
     /// Until its whole answer was there.
     pub(super) took: Option<Duration>,

@@ -418,6 +418,10 @@ impl ToWorker<'_> {
             self.dispatch.metrics.requests.decided(took);
             self.record.decided(took, placed.reason());
         }
+        let recorded = match self.asked.query.stream {
+            true => recorded,
+            false => recorded.map(RecordedPlacement::comes_whole),
+        };
         self.record
             .placed(placed.worker(), placed.reason(), recorded);
         Ok(placed)

@@ -24,15 +24,6 @@ const RELIEVED: [Duration; 3] = [
     Duration::from_millis(900),
 ];
 
-/// A prompt whose answer comes whole counts as computed after this many times the time that its first token was expected
-/// after, ...
-const SURELY: u32 = 2;
-/// ... and not before this.
-///
-/// Lower: prompts that wait are believed to be computed. Higher: workers that generate long plain answers look busy with
-/// prompts, and others leave what they have cached.
-const COMPUTED_BY: Duration = Duration::from_secs(1);
-
 /// A request that counts on a worker, before anything is sent there. On the heap: every step of an attempt has room for
 /// what it takes.
 #[derive(Debug)]
@@ -180,12 +171,11 @@ impl Placed {
             retry::may_follow(&dispatch.retry.look(), terms.attempt) && outgoing.repeatable;
         let (others, pool, chosen) = (&self.others, &self.pool, self.decision.worker);
         let has_another = || may_move && others.is_there(pool, chosen, &worker, dispatch);
-        // The first byte of a plain answer is its last: its prompt counts as computed when that is likely.
         let computed_by = match terms.waits_for {
             WaitsFor::Token => None,
             WaitsFor::Answer => {
-                let likely = self.decision.first_token.saturating_mul(SURELY);
-                limits.patience.begun.checked_add(likely.max(COMPUTED_BY))
+                let likely = self.decision.likely_computed();
+                limits.patience.begun.checked_add(likely)
             }
         };
         let in_flight = &mut self.in_flight;
