@@ -77,6 +77,26 @@ async fn only_the_models_name_differs_at_the_worker() {
         assert_eq!(seen[0].body_hash, seen[1].body_hash, "{number}");
         assert_eq!(seen[1].body_bytes, expected.len() as u64);
     }
+    // And where a header names it, because engines take the model from there.
+    const ADAPTER: &str = "x-amzn-sagemaker-adapter-identifier";
+    for (id, said, body) in [
+        ("named-in-body", &[][..], &to("alias", "x")),
+        (
+            "named-in-head",
+            &[(ADAPTER, "alias")],
+            &json!({ "prompt": "x" }),
+        ),
+    ] {
+        let headers = [said, &[("x-request-id", id)]].concat();
+        let body = body.to_string();
+        let path = "/invocations";
+        let answer = http1::exchange(house.data(), "POST", path, &headers, body.as_bytes()).await;
+        let seen = house.seen(id);
+        let named = seen.iter().flat_map(|entry| &entry.headers);
+        let named = named.filter(|(name, _)| name.eq_ignore_ascii_case(ADAPTER));
+        let named: Vec<&str> = named.map(|(_, model)| model.as_str()).collect();
+        assert_eq!(named, ["org/m\"1\""], "{id}: {}", answer.text());
+    }
     let missing = ask(&house, &[], &to("nobody", "x")).await;
     assert_eq!(missing.head.status, 404);
     assert_eq!(missing.json::<Value>()["error"]["code"], "model_not_found");

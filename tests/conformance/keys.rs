@@ -218,6 +218,47 @@ async fn a_key_may_ask_for_its_models_only() {
     assert_error(&answer, 403, "permission_denied");
     assert_eq!(house.workers[0].log().len(), count);
 
+    // vLLM goes by what SageMaker's header names there, whatever the body says, and without it by its first model.
+    const ADAPTER: &str = "x-amzn-sagemaker-adapter-identifier";
+    for (key, named, said, refused) in [
+        (&free, Some("b"), &[][..], None),
+        (&free, None, &["b"], None),
+        (&free, Some("b"), &["b"], None),
+        (&bound, Some(MODEL), &[], None),
+        (&bound, Some("b"), &[], Some(404)),
+        (&bound, None, &["b"], Some(404)),
+        (&bound, Some(MODEL), &["b"], Some(400)),
+        (&bound, None, &[MODEL, "b"], Some(400)),
+        (&free, Some("b"), &[MODEL], Some(400)),
+    ] {
+        let mut body = chat("hello", 1);
+        body["model"] = named.into();
+        let bearer = format!("Bearer {key}");
+        let said = said.iter().map(|name| (ADAPTER, *name));
+        let mut headers: Vec<(&str, &str)> = said.collect();
+        headers.push(("authorization", &bearer));
+        let before = house.workers[0].log().len();
+        let body = body.to_string();
+        let path = "/invocations";
+        let answer = http1::exchange(house.data(), "POST", path, &headers, body.as_bytes()).await;
+        let log = house.workers[0].log();
+        let seen = log[before..].iter().map(|seen| values(seen, ADAPTER));
+        let seen: Vec<_> = seen.collect();
+        match refused {
+            Some(status) => {
+                assert_eq!(answer.head.status, status, "{named:?} {headers:?}");
+                assert!(seen.is_empty(), "{named:?} {headers:?}");
+            }
+            // Whatever the worker makes of it.
+            None => assert_eq!(seen, [[named.unwrap_or("b")]], "{headers:?}"),
+        }
+    }
+    // Elsewhere it reaches no worker.
+    let answer = ask(&house, &bound, &[(ADAPTER, "b")], &to(MODEL)).await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    let log = house.workers[0].log();
+    assert!(values(log.last().expect("asked"), ADAPTER).is_empty());
+
     let listed = async |key: &str| -> Vec<String> {
         let bearer = format!("Bearer {key}");
         let headers = [("authorization", bearer.as_str())];

@@ -36,6 +36,8 @@ pub const CONTINUATION: HeaderName = HeaderName::from_static("x-grapevine-contin
 pub const TARGET_WORKER: HeaderName = HeaderName::from_static("x-smg-target-worker");
 /// The request's id, in and out.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// SageMaker's name of an adapter. At `/invocations` vLLM takes its value for the body's `model`, whatever stands there.
+pub const ADAPTER: HeaderName = HeaderName::from_static("x-amzn-sagemaker-adapter-identifier");
 /// The header, as vLLM reads it.
 pub const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
@@ -74,8 +76,10 @@ fn is_of_this_hop(name: &HeaderName) -> bool {
     )
 }
 
-/// Would have a server take another path or method than those that were judged here.
-static OTHER_TARGET: [HeaderName; 13] = [
+/// Would have a server take another path, method or model than those that were judged here.
+static OTHER_TARGET: [HeaderName; 15] = [
+    ADAPTER,
+    HeaderName::from_static("x-amzn-sagemaker-adapter-alias"),
     HeaderName::from_static("x-original-url"),
     HeaderName::from_static("x-original-uri"),
     HeaderName::from_static("x-original-path"),
@@ -265,6 +269,8 @@ mod tests {
             ("x-original-url", "/sleep"),
             ("x-rewrite-url", "/sleep"),
             ("x-http-method-override", "DELETE"),
+            ("x-amzn-sagemaker-adapter-identifier", "another"),
+            ("x-amzn-sagemaker-adapter-alias", "another"),
             ("authorization", "Bearer k"),
             ("x-session-id", "s"),
         ]);

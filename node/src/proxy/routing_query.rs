@@ -22,6 +22,7 @@ use crate::api::multipart::{self, Scanner};
 use crate::api::request::BodyView;
 use crate::api::text::{add_text, name_sessions};
 use crate::cluster::{Cluster, Fleet, Pool};
+use crate::http::headers;
 use crate::http::worker_body::WorkerBody;
 
 /// Most bytes of `cache_salt`, and of the tenant header's value.
@@ -214,6 +215,18 @@ impl RoutingQuery {
             .map_or_else(Vec::new, |rank| rank::others(pool, rank))
     }
 
+    /// The model as a header names it.
+    ///
+    /// # Errors
+    /// 400 for one that engines would read differently there.
+    pub fn model_in_head(&self) -> Result<HeaderValue, ApiError> {
+        HeaderValue::from_str(self.pool.model()).map_err(|_| {
+            let message =
+                "the name of this model is not plain ASCII: it cannot be asked for at this path";
+            ApiError::invalid("model", message.to_owned())
+        })
+    }
+
     /// The body as workers get it: an alias gives way to the pool's model, and a response that is stored for this tenant gets
     /// an id that carries it; all other bytes stay as they came.
     pub fn body_of(&self, bytes: Bytes, tenant: Option<u64>) -> WorkerBody {
@@ -288,11 +301,12 @@ impl<'a> Read<'a> {
             Form::Any if multipart::is_multipart(headers) => Self::of_upload(input),
             Form::Any if body.is_empty() || !may_be_json(headers) => Ok(nothing()),
             Form::Any | Form::Json => {
-                let view = BodyView::parse(input.endpoint, body)?;
-                Ok(Self {
-                    model_at: view.model_at(body).map(Alias::Json),
-                    view,
-                })
+                let mut view = BodyView::parse(input.endpoint, body)?;
+                let model_at = view.model_at(body).map(Alias::Json);
+                if input.endpoint == Endpoint::Invocations {
+                    name_by_head(&mut view, headers)?;
+                }
+                Ok(Self { view, model_at })
             }
         }
     }
@@ -317,6 +331,24 @@ impl<'a> Read<'a> {
             model_at: at.map(Alias::Plain),
         })
     }
+}
+
+/// SageMaker's clients may name the model in the head alone. Where head and body name two, engines differ in which they
+/// take.
+fn name_by_head<'a>(view: &mut BodyView<'a>, head: &'a HeaderMap) -> Result<(), ApiError> {
+    for value in head.get_all(headers::ADAPTER) {
+        let name = std::str::from_utf8(value.as_bytes()).ok();
+        match (name, &view.model) {
+            (Some(""), _) => {}
+            (Some(name), None) => view.model = Some(Text(name.into())),
+            (Some(name), Some(model)) if name == model.0 => {}
+            _ => {
+                let message = format!("{} names another model", headers::ADAPTER);
+                return Err(ApiError::invalid("model", message));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The response that a request is about. An id of another form is refused, although a client may have chosen it for a

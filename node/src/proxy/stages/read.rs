@@ -227,7 +227,7 @@ impl Read {
         let owner = tenant.filter(|_| entry.marks_responses);
         let sent = query.body_of(body.bytes.clone(), owner);
         let explained = head.headers.contains_key(headers::EXPLAIN);
-        let outgoing = Outgoing {
+        let mut outgoing = Outgoing {
             // One that is computed later would be, twice, by a worker that had it and did not answer.
             repeatable: (endpoint.traits().repeatable && !query.queued)
                 || head.method == Method::GET,
@@ -235,6 +235,11 @@ impl Read {
             one_value: endpoint.traits().computes && !query.queued,
             ..outgoing(head, sent, record.request_id(), key.is_some())
         };
+        if endpoint == Endpoint::Invocations {
+            // vLLM goes by it alone, and without it answers with its first model.
+            let model = query.model_in_head()?;
+            outgoing.headers.insert(headers::ADAPTER, model);
+        }
         Ok(Box::new(Asked {
             explained,
             outgoing,
