@@ -250,6 +250,24 @@ async fn a_body_is_asked_for_after_admission_only() {
     house.close().await;
 }
 
+/// All that it announces would count as what its tenant asks for, and nothing of it comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_announced_as_too_long_waits_for_nothing() {
+    let house = House::of(narrow(1), vec![paced(Duration::from_millis(10))]).await;
+    let held = hold(&house).await;
+    let mut huge = Connection::open(house.data()).await;
+    let length = 16_u64 << 30;
+    let head = format!("POST {CHATS} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
+    huge.send(head.as_bytes()).await.expect("taken");
+    let answer = huge.response().await.expect("answered");
+    assert_error(&answer, 413, "request_too_large");
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let counted = metrics.sum("grapevine_limits_reached_total", "\"body_bytes\"");
+    assert_eq!(counted, 1.0);
+    held.leave(false);
+    house.close().await;
+}
+
 /// A worker with a lower limit than its replica.
 async fn worker_with_room_for_one(plan: Plan) -> House {
     let worker = chat::worker(paced(Duration::from_millis(10))).await;

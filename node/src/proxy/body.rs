@@ -20,6 +20,7 @@ use crate::api::error::{ApiError, ErrorKind};
 use crate::config::{Coding, LimitConfig, TimeoutConfig};
 use crate::http::client_body::{self, ClientBody};
 use crate::lag::read_until;
+use crate::metrics::refusals::RefusalMetrics;
 
 /// Limits of one body.
 #[derive(Debug, Clone, Copy)]
@@ -74,7 +75,26 @@ impl From<ApiError> for BodyError {
     }
 }
 
+impl BodyError {
+    /// What the client gets, once its limit is counted.
+    pub fn counted(self, refusals: &RefusalMetrics) -> ApiError {
+        if let Some(limit) = self.limit {
+            refusals.limit_reached(limit);
+        }
+        self.error
+    }
+}
+
 impl BodyLimits {
+    /// # Errors
+    /// 413 for a body that is announced as longer than any may be.
+    pub fn check(&self, announced: Option<u64>) -> Result<(), BodyError> {
+        match announced {
+            Some(bytes) if bytes > self.bytes => Err(self.too_large()),
+            _ => Ok(()),
+        }
+    }
+
     fn too_large(&self) -> BodyError {
         let message = format!("the body is larger than {} bytes", self.bytes);
         refused(ErrorKind::TooLarge, self.limit, message)
@@ -203,9 +223,7 @@ pub async fn read(
     mut look: impl FnMut(&[u8]) -> Result<(), ApiError>,
 ) -> Result<HeldBody, BodyError> {
     let announced = incoming.size_hint().exact();
-    if announced.is_some_and(|bytes| bytes > limits.bytes) {
-        return Err(limits.too_large());
-    }
+    limits.check(announced)?;
     if !budget.has_room(announced.unwrap_or(0)) {
         return Err(no_room());
     }

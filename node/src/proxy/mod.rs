@@ -51,6 +51,7 @@ use http::{HeaderName, HeaderValue, Response, header};
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
+use self::body::BodyLimits;
 use self::budget::Budget;
 use self::continuation::Failovers;
 use self::cors::Cors;
@@ -350,6 +351,8 @@ impl Proxy {
             Ok(key) => {
                 let whole = self.dispatch.timeouts.look().whole_request;
                 let deadline = whole.map(|limit| record.started() + limit);
+                record.tenant = key.as_ref().map(|key| Arc::clone(key.tenant()));
+                record.key.clone_from(&key);
                 let accepted = Accepted::new(head, body, endpoint, key, deadline);
                 self.forward(accepted, record, cutoff).await
             }
@@ -436,9 +439,18 @@ impl Proxy {
         Err(ApiError::new(ErrorKind::Overloaded, message))
     }
 
+    /// What is announced as longer than any body may be does not wait: all of it would count as what its tenant asks for.
+    fn check_length(&self, accepted: &Accepted) -> Result<(), ApiError> {
+        let (limits, timeouts) = (self.limits.look(), self.dispatch.timeouts.look());
+        let checked =
+            BodyLimits::of(accepted.form(), &limits, &timeouts).check(accepted.announced());
+        checked.map_err(|refused| refused.counted(&self.dispatch.metrics.refusals))
+    }
+
     /// Admits, reads, looks for a kept answer, places and tries until a worker gives an answer that may be shown.
     async fn win(&self, accepted: Accepted, record: &mut Record) -> Result<Shown, Refusal> {
         self.check_memory()?;
+        self.check_length(&accepted)?;
         let opening = self.opening(&accepted)?;
         let admission = &self.dispatch.admission;
         admission.serve(self.dispatch.cluster.fleet().served());

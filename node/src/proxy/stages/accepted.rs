@@ -7,6 +7,7 @@ use http_body::Body as _;
 use tokio::time::Instant;
 
 use crate::admission::{Admission, Ask};
+use crate::api::endpoint::Form;
 use crate::api::{ApiError, Endpoint};
 use crate::http::client_body::ClientBody;
 use crate::proxy::record::Record;
@@ -52,6 +53,16 @@ impl Accepted {
         self.deadline
     }
 
+    /// What its body is.
+    pub(in crate::proxy) fn form(&self) -> Form {
+        self.endpoint.traits().form
+    }
+
+    /// Length of its body, if the client said it.
+    pub(in crate::proxy) fn announced(&self) -> Option<u64> {
+        self.body.size_hint().exact()
+    }
+
     /// Its head, if it is a WebSocket handshake.
     pub(in crate::proxy) fn session_head(&self) -> Option<&Parts> {
         (self.endpoint == Endpoint::Realtime).then_some(&*self.head)
@@ -67,19 +78,16 @@ impl Accepted {
         record: &mut Record,
     ) -> Result<Admitted, ApiError> {
         let key = self.key.as_ref();
-        let length = self.body.size_hint().exact();
         let waits_by = admission.ask(
             key.map(|key| &**key),
             &self.head.headers,
-            length,
+            self.announced(),
             self.deadline,
         );
         let waits_by = match self.endpoint {
             Endpoint::Response => waits_by.that_only_reads(),
             _ => waits_by,
         };
-        record.key = key.cloned();
-        record.tenant = key.map(|key| Arc::clone(key.tenant()));
         record.priority = waits_by.class();
         record.waits(record.started());
         match admission.admit(key, &waits_by).await {

@@ -108,12 +108,7 @@ impl Admitted {
         let admission = reader.admission;
         let is_crowded = || admission.is_crowded();
         let body = body::read(body, limits, admission.bodies(), is_crowded, look).await;
-        let body = body.map_err(|refused| {
-            if let Some(limit) = refused.limit {
-                metrics.refusals.limit_reached(limit);
-            }
-            refused.error
-        })?;
+        let body = body.map_err(|refused| refused.counted(&metrics.refusals))?;
         let at = Instant::now();
         record.bytes_in = Some(body.bytes.len() as u64);
         let input = RoutingInput {
