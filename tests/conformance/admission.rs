@@ -3,17 +3,18 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use grapevine_testbed::fake_worker::{Config, Entry, FakeWorker, Fault, Rule};
+use grapevine_testbed::fake_worker::{Config, Entry, FakeWorker, Fault, Rule, When};
 use grapevine_tests::chat::{self, MODEL, Stream, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, Response, request};
 use grapevine_tests::wait::{LIMIT, eventually, quantile};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::errors::assert_error;
 use crate::house::{House, quick};
+use crate::retries::refusal;
 
 const CHATS: &str = "/v1/chat/completions";
 
@@ -346,6 +347,51 @@ async fn a_worker_that_is_added_takes_those_that_wait() {
     let answer = answer.await.expect("no panic");
     assert_eq!(answer.head.status, 200, "{}", answer.text());
     assert_eq!(went(&house.workers[0]), before);
+    house.close().await;
+}
+
+/// While one that it may have is merely full a request waits, although another wants to be left alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_goes_by_the_workers_of_now() {
+    let house = worker_with_room_for_one(Plan::default()).await;
+    let (address, former) = (house.data(), &house.workers[0]);
+    let asked = json!({ "model": MODEL, "input": "x", "max_output_tokens": 1 });
+    let made = http1::post(address, "/v1/responses", &asked).await;
+    let id = made.json::<Value>()["id"].as_str().map(str::to_owned);
+    let path = format!("/v1/responses/{}", id.expect("an id"));
+    let held = hold(&house).await;
+    // The first that waits takes the only place of the new one.
+    let body = streamed("held there", 100_000);
+    let first = tokio::spawn(async move { Stream::open(address, &body).await });
+    waiting(&house, "worker", 1).await;
+    let mut second = ask(address, "second", ("x-nothing", "1"));
+    waiting(&house, "worker", 2).await;
+    let new = chat::worker(paced(Duration::from_millis(10))).await;
+    let worker = json!({
+        "id": new.url(), "url": new.url(), "models": [MODEL], "max_in_flight": 1,
+    });
+    let admin = house.cluster.replicas[0].admin();
+    admin.add_described(&worker).await;
+    let first = first.await.expect("no panic").expect("it has begun");
+    waiting(&house, "worker", 1).await;
+    // What a response is read by takes no place of its worker.
+    let rule = Rule {
+        when: When {
+            path: Some(path.clone()),
+            ..When::default()
+        },
+        ..Rule::always(refusal(503, "30"))
+    };
+    former.add_rule(rule).expect("room for a rule");
+    let refused = http1::get(address, &path).await;
+    assert_eq!(refused.head.status, 503, "{}", refused.text());
+    let early = timeout(Duration::from_millis(200), &mut second).await;
+    assert!(early.is_err(), "sent away: {early:?}");
+    first.leave(false);
+    let answer = second.await.expect("no panic");
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    assert_eq!(new.stats().requests, 2);
+    held.leave(false);
     house.close().await;
 }
 

@@ -24,7 +24,7 @@ use super::dispatch::Dispatch;
 use super::pauses::Reach;
 use super::relay::{Movable, Moved, OnBreak};
 use super::retry::{self, Attempt, AttemptPlan, Exhausted};
-use super::stages::asked::{Asked, with_room};
+use super::stages::asked::{Asked, WaitsForRoom, with_room};
 use super::stages::placed::{Placed, Sent};
 use crate::cluster::{Pool, RecordedPlacement};
 use crate::upstream::Worker;
@@ -242,6 +242,14 @@ impl Drop for ToNext<'_> {
     }
 }
 
+impl WaitsForRoom for ToNext<'_> {
+    /// It waits with those alone that may have the same workers.
+    fn reach(&self) -> Reach {
+        let not_for_it = [self.passed_over(), self.asked.other_ranks(&self.pool)].concat();
+        Reach::new(Arc::clone(&self.pool), not_for_it)
+    }
+}
+
 impl AttemptPlan for ToNext<'_> {
     type Placed = Box<Placed>;
     type Answer = Sent;
@@ -249,13 +257,8 @@ impl AttemptPlan for ToNext<'_> {
     async fn place_first(&mut self) -> Result<Box<Placed>, Exhausted> {
         let admission = &self.dispatch.admission;
         let waits_by = admission.ask_again(self.asked.waits_by, self.asked.deadline());
-        // It waits with those alone that may have the same workers.
-        let not_for_it = [self.passed_over(), self.asked.other_ranks(&self.pool)].concat();
-        let reach = Reach::new(Arc::clone(&self.pool), not_for_it);
         // The stream has begun: what it waits for now is no queue before its answer, and no request is refused by it.
-        let place = || self.place();
-        let (placed, _) = with_room(admission, waits_by, None, reach, place).await;
-        placed
+        with_room(self, admission, waits_by, None).await.0
     }
 
     fn place(&mut self) -> Result<Box<Placed>, Exhausted> {

@@ -28,7 +28,7 @@ use crate::proxy::division::{Way, stays_whole};
 use crate::proxy::pauses::Reach;
 use crate::proxy::record::Record;
 use crate::proxy::retry::{Attempt, AttemptPlan, Exhausted};
-use crate::proxy::stages::asked::{Asked, with_room};
+use crate::proxy::stages::asked::{Asked, WaitsForRoom, with_room};
 use crate::proxy::stages::placed::{Placed, Sent};
 use crate::upstream::failure::Failure;
 
@@ -118,18 +118,6 @@ impl<'a> ToPair<'a> {
     /// Its prefill workers do not say where the KV of a response is: one worker has to have all of it.
     fn is_silent(&self) -> bool {
         self.form == Form::Responses && self.halves.is_silent_of_responses()
-    }
-
-    /// The workers that it may have, alone or as a pair.
-    fn reach(&self) -> Reach {
-        let reach = self.asked.reach(&self.tried_in_pool());
-        let divide = self.dispatch.transfer.look().divide();
-        let is_short = divide.is_short(self.asked.key().prompt_tokens());
-        // One that one worker is to have does not wait behind those that want two.
-        match self.is_silent() || is_short {
-            true => reach.undivided(),
-            false => reach.but_prefill(self.tried.prefill.clone()),
-        }
     }
 
     /// A worker had it, or a part of it, before.
@@ -312,6 +300,20 @@ impl<'a> ToPair<'a> {
     }
 }
 
+impl WaitsForRoom for ToPair<'_> {
+    /// Alone or as a pair.
+    fn reach(&self) -> Reach {
+        let reach = self.asked.reach(&self.tried_in_pool());
+        let divide = self.dispatch.transfer.look().divide();
+        let is_short = divide.is_short(self.asked.key().prompt_tokens());
+        // One that one worker is to have does not wait behind those that want two.
+        match self.is_silent() || is_short {
+            true => reach.undivided(),
+            false => reach.but_prefill(self.tried.prefill.clone()),
+        }
+    }
+}
+
 impl AttemptPlan for ToPair<'_> {
     type Placed = Chosen;
     type Answer = Sent;
@@ -319,13 +321,10 @@ impl AttemptPlan for ToPair<'_> {
     async fn place_first(&mut self) -> Result<Chosen, Exhausted> {
         let admission = &self.dispatch.admission;
         let waits_by = self.asked.waits_by(admission, self.has_tried());
-        let reach = self.reach();
         let now = self.record.prepared();
         let tenant = self.record.tenant.clone();
         self.record.waits(now);
-        let choose = || self.place();
-        let (chosen, waited) =
-            with_room(admission, waits_by, tenant.as_deref(), reach, choose).await;
+        let (chosen, waited) = with_room(self, admission, waits_by, tenant.as_deref()).await;
         self.record.waited(waited);
         chosen.map_err(|exhausted| match exhausted {
             Exhausted::Unplaced(why) => self.says_why(why),

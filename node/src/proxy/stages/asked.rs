@@ -435,16 +435,13 @@ impl AttemptPlan for ToWorker<'_> {
     async fn place_first(&mut self) -> Result<Box<Placed>, Exhausted> {
         let admission = &self.dispatch.admission;
         let waits_by = self.asked.waits_by(admission, !self.tried.is_empty());
-        let reach = self.asked.reach(&self.tried).undivided();
         let now = self.record.prepared();
         if !self.asked.computes() {
             return self.place();
         }
         let tenant = self.record.tenant.clone();
         self.record.waits(now);
-        let place = || self.place();
-        let (placed, waited) =
-            with_room(admission, waits_by, tenant.as_deref(), reach, place).await;
+        let (placed, waited) = with_room(self, admission, waits_by, tenant.as_deref()).await;
         self.record.waited(waited);
         placed
     }
@@ -484,23 +481,35 @@ impl AttemptPlan for ToWorker<'_> {
     }
 }
 
+/// A request that may wait for room at a worker.
+pub(in crate::proxy) trait WaitsForRoom: AttemptPlan {
+    /// The workers that it may have, of those that it has looked at last.
+    fn reach(&self) -> Reach;
+}
+
+impl WaitsForRoom for ToWorker<'_> {
+    fn reach(&self) -> Reach {
+        self.asked.reach(&self.tried).undivided()
+    }
+}
+
 /// While every worker that it may have is at its own limit, the request waits for its turn among those that may have
 /// the same ones. For workers that said when to come back it does not wait: its client is sent that time. Says how long
 /// it waited, if it did. `tenant`: of a request that is refused if it waits in vain.
-pub(in crate::proxy) async fn with_room<P>(
+pub(in crate::proxy) async fn with_room<P: WaitsForRoom>(
+    plan: &mut P,
     admission: &Admission,
     waits_by: Ask,
     tenant: Option<&Tenant>,
-    reach: Reach,
-    mut place: impl FnMut() -> Result<P, Exhausted>,
-) -> (Result<P, Exhausted>, Option<Duration>) {
-    let place = || match place() {
-        Err(Exhausted::Unplaced(NoWorker::Full)) if reach.shortest_pause().is_none() => {
+) -> (Result<P::Placed, Exhausted>, Option<Duration>) {
+    let queue = plan.reach().queue();
+    let place = || match plan.place() {
+        // Of the workers of now: some may have come or left since it began to wait.
+        Err(Exhausted::Unplaced(NoWorker::Full)) if plan.reach().shortest_pause().is_none() => {
             Err(NoWorker::Full)
         }
         done => Ok(done),
     };
-    let queue = reach.queue();
     let (placed, waited) = admission.place(&queue, &waits_by, tenant, place).await;
     let placed = match placed {
         Ok(placed) => placed,
