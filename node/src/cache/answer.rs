@@ -16,12 +16,13 @@ const ENTRY_BYTES: usize = 512;
 const HEADER_BYTES: usize = 64;
 
 /// Said of one answer at one time, or made anew for each.
-const NOT_KEPT: [HeaderName; 5] = [
+const NOT_KEPT: [HeaderName; 6] = [
     header::DATE,
     header::AGE,
     header::CONTENT_LENGTH,
     HeaderName::from_static("x-request-id"),
     HeaderName::from_static("openai-processing-ms"),
+    HeaderName::from_static("endpoint-load-metrics"),
 ];
 /// Beginnings of names of headers that say what is left to the client of one request, and when it may come again.
 const NOT_KEPT_BEGINNINGS: [&str; 3] = ["x-ratelimit-", "ratelimit", "retry-after"];
@@ -364,6 +365,10 @@ mod tests {
                 ("ratelimit-policy", "9"),
                 ("retry-after-ms", "5"),
                 ("openai-processing-ms", "12"),
+                (
+                    "endpoint-load-metrics",
+                    "TEXT named_metrics.kv_cache_usage_perc=0.5",
+                ),
                 ("x-model-version", "7"),
                 ("link", "</a>"),
                 ("link", "</b>"),

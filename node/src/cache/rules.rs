@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
+use grapevine_transfer::body::carries_transfer;
 use http::{HeaderMap, header};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 /// Why a request goes past the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,6 @@ struct Sampling {
     best_of: Option<u64>,
     use_beam_search: Option<bool>,
     store: Option<bool>,
-    kv_transfer_params: Option<IgnoredAny>,
 }
 
 /// Is every right answer to this the same?
@@ -79,7 +78,7 @@ pub(super) fn check(path: &str, body: &[u8]) -> Result<(), Bypass> {
         _ => return Err(Bypass::Endpoint),
     };
     let sampling: Sampling = serde_json::from_slice(body).map_err(|_| Bypass::Unreadable)?;
-    if sampling.store == Some(true) || sampling.kv_transfer_params.is_some() {
+    if sampling.store == Some(true) {
         return Err(Bypass::Stateful);
     }
     let one = |count: Option<u64>| count.is_none_or(|count| count == 1);
@@ -88,6 +87,9 @@ pub(super) fn check(path: &str, body: &[u8]) -> Result<(), Bypass> {
     let single = one(sampling.n) && one(sampling.best_of) && sampling.use_beam_search != Some(true);
     if is_sampled && !(greedy && single) {
         return Err(Bypass::Sampled);
+    }
+    if carries_transfer(body) {
+        return Err(Bypass::Stateful);
     }
     Ok(())
 }
@@ -182,6 +184,16 @@ mod tests {
             (
                 chat,
                 r#"{"temperature":0,"kv_transfer_params":{}}"#,
+                Err(Bypass::Stateful),
+            ),
+            (
+                chat,
+                r#"{"temperature":0,"bootstrap_room":7}"#,
+                Err(Bypass::Stateful),
+            ),
+            (
+                chat,
+                r#"{"temperature":0,"vllm_xargs":{"kv_transfer_params":{}}}"#,
                 Err(Bypass::Stateful),
             ),
             (chat, r#"{"temperature":"0"}"#, Err(Bypass::Unreadable)),
