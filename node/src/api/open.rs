@@ -21,10 +21,13 @@ const METHODS: [Method; 6] = [
 const ENGINE_CONTROL: &[&str] = &[
     "/abort_request",
     "/abort_requests",
+    "/adapters",
     "/clear_hicache_storage_backend",
     "/collective_rpc",
     "/configure_logging",
     "/continue_generation",
+    "/fault_tolerance/apply",
+    "/fault_tolerance/status",
     "/finish_weight_update",
     "/flush_cache",
     "/freeze_gc",
@@ -77,7 +80,8 @@ const ENGINE_CONTROL: &[&str] = &[
 pub(super) fn is_engine_control(path: &str) -> bool {
     // Some servers take a path with a slash behind it for the same.
     let path = path.strip_suffix('/').unwrap_or(path);
-    ENGINE_CONTROL.binary_search(&path).is_ok()
+    // Behind it stands the name of an adapter, which may be any.
+    path.starts_with("/adapters/") || ENGINE_CONTROL.binary_search(&path).is_ok()
 }
 
 /// A method and a path that workers may be asked for.
@@ -196,6 +200,23 @@ mod tests {
             ("/v1/load_lora_adapter/", false),
         ] {
             assert_eq!(open.is_at(path), expected, "{path}");
+        }
+        for (prefix, path) in [
+            ("POST /fault_tolerance/*", "/fault_tolerance/apply"),
+            ("GET /fault_tolerance/*", "/fault_tolerance/status"),
+            ("DELETE /adapters/*", "/adapters/mine"),
+        ] {
+            assert!(
+                !OpenPath::new(prefix).expect("a prefix").is_at(path),
+                "{path}"
+            );
+        }
+        for switch in ["POST /adapters", "DELETE /adapters/mine"] {
+            assert!(
+                OpenPath::new(switch)
+                    .expect("a path")
+                    .opens_engine_control()
+            );
         }
         let named = OpenPath::new("POST /v1/load_lora_adapter").expect("a path");
         assert!(named.is_at("/v1/load_lora_adapter") && named.opens_engine_control());
