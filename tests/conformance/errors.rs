@@ -438,6 +438,11 @@ async fn bodies_that_are_bombs_are_refused_or_cost_little() {
             None,
         ),
         (
+            "a million items",
+            with(&format!("\"input\":[{{}},{}]", million("0"))),
+            None,
+        ),
+        (
             "a long string",
             with(&format!("\"x\":\"{}\"", "s".repeat(15 << 20))),
             None,
@@ -454,9 +459,10 @@ async fn bodies_that_are_bombs_are_refused_or_cost_little() {
     let process = house.cluster.replicas[0].process();
     for (what, body, status) in cases {
         let before = process.resident_kib();
-        let path = match body.contains("\"prompt\"") || body.contains("\"input\"") {
-            true => "/v1/completions",
-            false => CHATS,
+        let path = match (body.contains("\"prompt\""), body.contains("\"input\"")) {
+            (true, _) => "/v1/completions",
+            (false, true) => "/v1/responses",
+            (false, false) => CHATS,
         };
         let answer = http1::exchange(house.data(), "POST", path, &[], body.as_bytes()).await;
         let found = answer.head.status;

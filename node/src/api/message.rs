@@ -49,6 +49,49 @@ pub struct ChatMessage<'a> {
     pub tool_calls: Option<&'a RawValue>,
 }
 
+/// One item of a response's input: a message, if it has a role.
+#[derive(Debug, serde::Deserialize)]
+pub(super) struct InputItem<'a> {
+    #[serde(borrow, default)]
+    role: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    content: Content<'a>,
+    #[serde(borrow, default)]
+    tool_calls: Option<&'a RawValue>,
+}
+
+impl<'a> InputItem<'a> {
+    /// The item as far as it is known, and what reading it has cost, in elements.
+    pub(super) fn read(json: &'a str) -> (Option<ChatMessage<'a>>, usize) {
+        let Ok(item) = serde_json::from_str::<Self>(json) else {
+            // How many parts were read until it turned out to be something else is not known, but each has a comma.
+            let commas = memchr::memchr_iter(b',', json.as_bytes()).count();
+            return (None, 1 + commas.min(PARTS_MAX));
+        };
+        let Self {
+            role,
+            content,
+            tool_calls,
+        } = item;
+        let elements = 1 + content.parts();
+        let message = role.map(|role| ChatMessage {
+            role,
+            content,
+            tool_calls,
+        });
+        (message, elements)
+    }
+}
+
+impl Content<'_> {
+    fn parts(&self) -> usize {
+        match self {
+            Self::Parts(parts) => parts.len(),
+            Self::Text(_) | Self::None => 0,
+        }
+    }
+}
+
 impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct ContentVisitor;
@@ -133,10 +176,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Messages<'a> {
                 let mut messages = Vec::new();
                 let mut elements = 0;
                 while let Some(message) = seq.next_element::<ChatMessage<'de>>()? {
-                    elements += 1 + match &message.content {
-                        Content::Parts(parts) => parts.len(),
-                        _ => 0,
-                    };
+                    elements += 1 + message.content.parts();
                     if elements > ELEMENTS_MAX {
                         return Err(de::Error::custom(format!(
                             "there are more than {ELEMENTS_MAX} messages and parts"

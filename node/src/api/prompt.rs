@@ -31,31 +31,38 @@ impl<'a> Batch<'a> {
     /// Each prompt in its order: a text, token ids, or what else is there as JSON. Never a batch in a batch. What is behind
     /// the first [`BATCH_MAX`] comes as one piece: each one costs more than its bytes do, on a thread that serves others.
     pub fn for_each(&self, mut see: impl FnMut(Prompt<'a>)) {
-        let (json, mut seen) = (self.0, 0);
-        for_each_element_while(json, |prompt| {
-            let prompt = prompt.get();
+        let mut seen = 0;
+        let rest = first_elements(self.0, |prompt| {
             seen += 1;
             if seen <= BATCH_MAX {
                 see(Prompt::one(prompt));
-                return true;
             }
-            // It borrows from the list, so the distance of their beginnings is its place.
-            let at = prompt.as_ptr() as usize - json.as_ptr() as usize;
-            see(Prompt::Raw(&json[at..]));
-            false
+            seen <= BATCH_MAX
         });
+        if let Some(rest) = rest {
+            see(Prompt::Raw(rest));
+        }
     }
 }
 
-/// Each element of a JSON list as it stands; of anything else, none.
-pub fn for_each_element<'a>(json: &'a str, mut see: impl FnMut(&'a RawValue)) {
+/// Each element of a JSON list as it stands, until `see` does not take one: what begins with that one is the rest. Anything
+/// else has no elements.
+pub fn first_elements<'a>(json: &'a str, mut see: impl FnMut(&'a str) -> bool) -> Option<&'a str> {
+    let mut rest = None;
     for_each_element_while(json, |element| {
-        see(element);
-        true
+        let element = element.get();
+        let is_taken = see(element);
+        if !is_taken {
+            // It borrows from the list, so the distance of their beginnings is its place.
+            let at = element.as_ptr() as usize - json.as_ptr() as usize;
+            rest = Some(&json[at..]);
+        }
+        is_taken
     });
+    rest
 }
 
-/// The same, until one says that it is enough.
+/// The same without the rest.
 fn for_each_element_while<'a>(json: &'a str, see: impl FnMut(&'a RawValue) -> bool) {
     struct Each<F>(F);
     impl<'de, F: FnMut(&'de RawValue) -> bool> Visitor<'de> for Each<F> {

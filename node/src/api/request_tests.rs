@@ -237,6 +237,32 @@ fn lists_that_cost_more_than_they_weigh_are_not_read() {
 }
 
 #[test]
+fn items_behind_very_many_count_as_one() {
+    let tokens = |before: &str, letter: &str| {
+        let last = format!(r#"{{"role":"user","content":"{}"}}"#, letter.repeat(1_000));
+        let body = format!(r#"{{"model":"m","input":[{before},{last}]}}"#);
+        let headers = http::HeaderMap::new();
+        key_for_tests(Endpoint::Responses, &headers, body.as_bytes()).prompt_tokens()
+    };
+    // Of a message that is read it does not count how its text is written.
+    let is_read = |before: &str| tokens(before, "a") == tokens(before, "\\u0061");
+    let many = |element: &str, count: usize| vec![element; count].join(",");
+    let items = |count| format!("{{}},{}", many("0", count - 1));
+    assert!(is_read(&items(ELEMENTS_MAX - 1)));
+    assert!(!is_read(&items(ELEMENTS_MAX)));
+    // What turns out to be no message has cost its parts all the same.
+    for (role, parts) in [
+        ("", PARTS_MAX),
+        ("", PARTS_MAX + 1),
+        ("\"role\":7,", PARTS_MAX),
+    ] {
+        let item = format!("{{{role}\"content\":[{}]}}", many("1", parts));
+        assert!(is_read(&many(&item, 3)), "{role} {parts}");
+        assert!(!is_read(&many(&item, 4)), "{role} {parts}");
+    }
+}
+
+#[test]
 fn pairs_have_the_key_of_what_they_begin_with() {
     for name in ["query", "queries", "text_1", "data_1"] {
         let home = |other: &str| {

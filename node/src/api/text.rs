@@ -13,7 +13,8 @@ use serde_json::value::RawValue;
 use crate::api::Endpoint;
 use crate::api::endpoint::TextIn;
 use crate::api::json::Text;
-use crate::api::prompt::for_each_element;
+use crate::api::message::{ELEMENTS_MAX, InputItem};
+use crate::api::prompt::first_elements;
 use crate::api::request::{BodyView, ChatMessage, Content, Prompt};
 
 /// The session that a request belongs to; a worker repeats it with the KV events of what the request stores.
@@ -115,7 +116,8 @@ fn add_system(builder: &mut KeyBuilder, json: &RawValue) {
     builder.end_message();
 }
 
-/// The input of a response: what a user says, or messages and other items in their order.
+/// The input of a response: what a user says, or messages and other items in their order. What is behind so many of them
+/// as a chat may have counts as one item: each one costs more than its bytes do, on a thread that serves others.
 fn add_input(builder: &mut KeyBuilder, input: &Prompt<'_>) {
     match input {
         Prompt::Text(text) => {
@@ -123,18 +125,30 @@ fn add_input(builder: &mut KeyBuilder, input: &Prompt<'_>) {
             builder.text(text.0.as_bytes());
             builder.end_message();
         }
-        Prompt::Raw(json) => for_each_element(json, |item| {
-            match serde_json::from_str::<ChatMessage<'_>>(item.get()) {
-                Ok(message) => add_message(builder, &message),
-                Err(_) => {
-                    builder.begin_message("item");
-                    builder.text(item.get());
-                    builder.end_message();
+        Prompt::Raw(json) => {
+            let mut elements = 0;
+            let rest = first_elements(json, |json| {
+                let (message, cost) = InputItem::read(json);
+                elements += cost;
+                match message {
+                    _ if elements > ELEMENTS_MAX => return false,
+                    Some(message) => add_message(builder, &message),
+                    None => add_item(builder, json),
                 }
+                true
+            });
+            if let Some(rest) = rest {
+                add_item(builder, rest);
             }
-        }),
+        }
         other => add_prompt(builder, other),
     }
+}
+
+fn add_item(builder: &mut KeyBuilder, json: &str) {
+    builder.begin_message("item");
+    builder.text(json);
+    builder.end_message();
 }
 
 pub(crate) fn add_message(builder: &mut KeyBuilder, message: &ChatMessage<'_>) {
