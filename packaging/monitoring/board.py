@@ -118,7 +118,8 @@ ROWS = [
         ("Same worker as a peer", "percentunit", [("{{instance}}", gauge("agreement_ratio", how="min"))], ""),
         ("Comparisons by result", "none", [("{{result}}", rate("agreement_samples_total", OF, "result"))], ""),
         ("Cost of disagreement, a sample", "s", [("{{instance}}", ratio(
-            rate("agreement_cost_seconds_total", OF, "instance"), rate("agreement_samples_total", OF, "instance")))], ""),
+            rate("agreement_cost_seconds_total", OF, "instance"),
+            rate("agreement_samples_total", f'{OF},result!="unanswered"', "instance")))], ""),
         ("Different ring digests", "none", [("rings", f'count(count_values("digest", grapevine_ring_digest{{{OF}}}))')], ""),
         ("Replicas live and agreeing", "none", [
             ("live, seen by {{instance}}", gauge("replicas_live")),
