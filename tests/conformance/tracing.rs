@@ -1,10 +1,10 @@
 //! Traces: the spans of a request, as a collector and a worker see them.
 
-use grapevine_testbed::fake_worker::{Entry, Fault, Rule};
+use grapevine_testbed::fake_worker::{Entry, Fault, How, Point, Rule};
 use grapevine_tests::chat::{MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::collector::{Collector, Span, attribute, hex};
-use grapevine_tests::http1::{self, Response};
+use grapevine_tests::http1::{self, Connection, Response, request as request_of};
 use grapevine_tests::ports::free_address;
 use grapevine_tests::wait::{LIMIT, eventually};
 use serde_json::Value;
@@ -200,6 +200,114 @@ async fn every_attempt_has_a_span_and_its_own_worker() {
         assert_eq!(seen(&log[0], "traceparent"), Some(expected.as_str()));
         assert_eq!(seen(&log[0], "tracestate"), None);
     }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_goes_on_elsewhere_is_of_the_next_attempt() {
+    let collector = Collector::start().await;
+    let plan = tracing(&collector).set("failover.enabled", "true");
+    let house = House::of(plan, vec![quick(); 2]).await;
+    let body = streamed("moves", 5);
+    let home = house.home(&body).await;
+    house.workers[home]
+        .add_rule(Rule::next(1, Fault::stop(Point::Event(3), How::Rst)))
+        .expect("room for a rule");
+    // The state belongs to a parent that cannot be read.
+    let headers = [("tracestate", "vendor=1")];
+    let answer = ask(&house, &headers, &body).await;
+    assert!(answer.text().contains("[DONE]"), "{}", answer.text());
+
+    let spans = spans(&collector, 6).await;
+    let [request] = named(&spans, "POST /v1/chat/completions")[..] else {
+        panic!("{spans:#?}")
+    };
+    is(request, "grapevine.attempts", "2");
+    is(request, "grapevine.outcome", "success");
+    let mut attempts = named(&spans, "POST");
+    attempts.sort_by_key(|span| span.start_time_unix_nano);
+    let [broken, next] = attempts[..] else {
+        panic!("{spans:#?}")
+    };
+    is(broken, "error.type", "broke_off");
+    assert_eq!(attribute(next, "error.type"), None);
+    is(next, "http.request.resend_count", "1");
+    for (span, worker) in [(broken, home), (next, 1 - home)] {
+        is(span, "http.response.status_code", "200");
+        is(span, "grapevine.worker", &house.workers[worker].url());
+        let streams = named(&spans, "stream").into_iter();
+        let of_it = streams.filter(|stream| stream.parent_span_id == span.span_id);
+        assert_eq!(of_it.count(), 1, "{spans:#?}");
+        let log = house.workers[worker].log();
+        let expected = format!("00-{}-{}-01", hex(&request.trace_id), hex(&span.span_id));
+        assert_eq!(seen(&log[0], "traceparent"), Some(expected.as_str()));
+        assert_eq!(seen(&log[0], "tracestate"), None);
+    }
+    house.close().await;
+
+    // Nobody else is there to go on.
+    let collector = Collector::start().await;
+    let plan = tracing(&collector).set("failover.enabled", "true");
+    let house = House::of(plan, vec![quick()]).await;
+    house.workers[0]
+        .add_rule(Rule::next(1, Fault::stop(Point::Event(3), How::Rst)))
+        .expect("room for a rule");
+    ask(&house, &[], &body).await;
+    let spans = self::spans(&collector, 5).await;
+    let reasons = named(&spans, "POST").into_iter();
+    let mut reasons: Vec<_> = reasons.map(|span| attribute(span, "error.type")).collect();
+    reasons.sort();
+    let expected = ["broke_off", "no_worker"].map(|reason| Some(reason.to_owned()));
+    assert_eq!(reasons, expected);
+    house.close().await;
+}
+
+/// Whatever its client was sent, or was not.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_no_worker_answered_has_no_status() {
+    let collector = Collector::start().await;
+    let plan = tracing(&collector).set("timeouts.whole_request", "\"300ms\"");
+    let house = House::of(plan, vec![quick()]).await;
+    let silent = Rule::always(Fault::never_answer());
+    house.workers[0].add_rule(silent).expect("room for a rule");
+    let answer = ask(&house, &[], &chat("nobody answers", 1)).await;
+    assert_eq!(answer.head.status, 504, "{}", answer.text());
+    let spans = spans(&collector, 3).await;
+    let [request] = named(&spans, "POST /v1/chat/completions")[..] else {
+        panic!("{spans:#?}")
+    };
+    let [attempt] = named(&spans, "POST")[..] else {
+        panic!("{spans:#?}")
+    };
+    is(request, "http.response.status_code", "504");
+    assert_eq!(attribute(attempt, "http.response.status_code"), None);
+    // It is marked as it is counted.
+    let why = attribute(attempt, "error.type").expect("it gave nothing");
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let counted = metrics.sum("grapevine_attempts_total", &format!("\"{why}\""));
+    assert_eq!(counted, 1.0, "{why}");
+    house.close().await;
+
+    let collector = Collector::start().await;
+    let house = House::of(tracing(&collector), vec![quick()]).await;
+    let silent = Rule::always(Fault::never_answer());
+    house.workers[0].add_rule(silent).expect("room for a rule");
+    let body = chat("nobody waits", 1).to_string();
+    let mut client = Connection::open(house.data()).await;
+    let bytes = request_of("POST", CHATS, &[], body.as_bytes());
+    client.send(&bytes).await.expect("taken");
+    eventually(LIMIT, "the worker has it", async || {
+        let asked = house.workers[0].log().len();
+        (asked > 0).then_some(()).ok_or_else(|| asked.to_string())
+    })
+    .await;
+    drop(client);
+    let spans = self::spans(&collector, 3).await;
+    let [attempt] = named(&spans, "POST")[..] else {
+        panic!("{spans:#?}")
+    };
+    is(attempt, "error.type", "given_up");
+    assert_eq!(attribute(attempt, "http.response.status_code"), None);
     house.close().await;
 }
 

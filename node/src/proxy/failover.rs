@@ -22,6 +22,7 @@ use super::continuation::{Ask, Continuation, Next, Reason, Room};
 use super::deaths::Sign;
 use super::dispatch::Dispatch;
 use super::pauses::Reach;
+use super::record::Record;
 use super::relay::{Movable, Moved, OnBreak};
 use super::retry::{self, Attempt, AttemptPlan, Exhausted};
 use super::stages::asked::{Asked, WaitsForRoom, with_room};
@@ -74,7 +75,11 @@ impl Movable for Failover {
         &mut self.continuation
     }
 
-    fn leave(&mut self, ended: Option<(&Arc<Worker>, Sign)>) -> Result<Option<Bytes>, Reason> {
+    fn leave(
+        &mut self,
+        ended: Option<(&Arc<Worker>, Sign)>,
+        record: &mut Record,
+    ) -> Result<Option<Bytes>, Reason> {
         if let Some((worker, sign)) = ended {
             self.asked.broke_on(&self.dispatch, worker, sign);
         }
@@ -88,9 +93,10 @@ impl Movable for Failover {
         self.moves += 1;
         let (dispatch, asked) = (Arc::clone(&self.dispatch), Arc::clone(&self.asked));
         let mut tried = std::mem::take(&mut self.tried);
-        let number = self.moves;
+        let mut outgoing = asked.continued(body, self.moves);
+        record.moves(&mut outgoing.headers);
         self.search = Some(Box::pin(async move {
-            let found = search(&dispatch, &asked, body, number, &mut tried).await;
+            let found = search(&dispatch, &asked, outgoing, &mut tried).await;
             (tried, found)
         }));
         Ok(None)
@@ -125,8 +131,7 @@ impl fmt::Debug for Failover {
 async fn search(
     dispatch: &Dispatch,
     asked: &Asked,
-    body: Bytes,
-    number: u32,
+    outgoing: Outgoing,
     tried: &mut Vec<WorkerId>,
 ) -> Result<Moved, Reason> {
     if asked.is_condemned(dispatch).await {
@@ -143,7 +148,7 @@ async fn search(
         dispatch,
         asked,
         pool: changed.unwrap_or_else(|| Arc::clone(before)),
-        outgoing: asked.continued(body, number),
+        outgoing,
         tried,
         reason: "",
         recorded: None,

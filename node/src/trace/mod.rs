@@ -8,6 +8,8 @@
 //! | attempt | client, child of request | connecting to a worker, the last byte of its answer or its failure |
 //! | `stream` | internal, child of its attempt | the first event, the last byte |
 //!
+//! An attempt to go on with a broken stream begins with the break, and is one whoever is asked for it.
+//!
 //! Names and attributes follow the semantic conventions for HTTP and for generative AI (gen_ai), others begin with
 //! `grapevine.`; prompts, answers, queries and keys are in none of them. Context travels by W3C `traceparent`: the
 //! worker gets the attempt's span as its parent. `tracestate` and `baggage` go on as they came.
@@ -89,7 +91,7 @@ impl Tracing {
         };
         let mut attributes = vec![
             KeyValue::new("http.request.method", method),
-            KeyValue::new("url.path", head.uri.path().to_owned()),
+            KeyValue::new("url.path", beginning(head.uri.path()).to_owned()),
             KeyValue::new("network.protocol.version", version(head.version)),
         ];
         if let Some(route) = route {
@@ -128,6 +130,15 @@ impl Tracing {
 /// section 3.3.1.5). Each span has a copy, and a collector refuses a batch that is too large.
 const TRACESTATE_BYTES_MAX: usize = 512;
 
+/// Most of a client's path that its span carries, in bytes. Where all paths are open it may be as long as a head.
+const PATH_BYTES_MAX: usize = 512;
+
+fn beginning(path: &str) -> &str {
+    let mut ends = (0..=PATH_BYTES_MAX.min(path.len())).rev();
+    let end = ends.find(|end| path.is_char_boundary(*end));
+    &path[..end.unwrap_or(0)]
+}
+
 /// The headers that name a span's parent.
 struct Parent<'a>(HeaderExtractor<'a>);
 
@@ -164,6 +175,16 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+
+    #[test]
+    fn spans_carry_no_long_path() {
+        let carried = |path: &str| beginning(path).len();
+        for length in [0, 1, 511, 512] {
+            assert_eq!(carried(&"x".repeat(length)), length);
+        }
+        assert_eq!(carried(&"x".repeat(513)), 512);
+        assert_eq!(carried(&format!("/{}", "ä".repeat(400))), 511);
+    }
 
     #[test]
     fn spans_carry_no_long_tracestate() {

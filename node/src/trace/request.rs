@@ -11,6 +11,7 @@ use opentelemetry_sdk::trace::Span;
 
 use super::Tracing;
 use crate::metrics::SampledSpan;
+use crate::upstream::failure::GIVEN_UP;
 
 /// W3C trace context, level 1.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -42,6 +43,8 @@ pub struct RequestTrace {
     // In the order in which they end.
     stream: Option<Span>,
     attempt: Option<Span>,
+    /// The attempt's worker has answered.
+    is_answered: bool,
     /// The prefill leg of a request that is divided.
     prefill: Option<Span>,
     attempts: u32,
@@ -57,6 +60,7 @@ impl RequestTrace {
             tracing,
             stream: None,
             attempt: None,
+            is_answered: false,
             prefill: None,
             attempts: 0,
             method,
@@ -96,18 +100,53 @@ impl RequestTrace {
     /// An attempt on a worker begins, which is reached there.
     pub fn attempt(&mut self, worker: &str, host: &str, port: u16) {
         self.attempts += 1;
-        if !self.span.is_recording() {
-            return;
+        self.begin_attempt();
+        self.asks(worker, host, port);
+    }
+
+    /// The worker of a stream broke off, and others are asked to go on: what they do is of the next attempt.
+    pub fn moves(&mut self, headers: &mut HeaderMap) {
+        self.begin_attempt();
+        self.propagate(headers);
+    }
+
+    /// A worker goes on with the stream, the last of `attempts` that were asked.
+    pub fn moved(
+        &mut self,
+        worker: &str,
+        (host, port): (&str, u16),
+        attempts: u32,
+        status: StatusCode,
+    ) {
+        self.attempts += attempts;
+        self.asks(worker, host, port);
+        self.answers(status, true);
+    }
+
+    /// No worker goes on with the stream.
+    pub fn moved_nowhere(&mut self, why: &'static str) {
+        if !self.is_answered {
+            self.attempt_failed(why, None);
         }
+    }
+
+    fn begin_attempt(&mut self) {
         // One that is still open passed a part of the answer and broke off.
         drop(self.stream.take());
         self.attempt_failed("broke_off", None);
-        let mut attributes = self.reached(worker, host, port);
+        self.is_answered = false;
+        self.attempt = self.span.is_recording().then(|| self.client_span());
+    }
+
+    fn asks(&mut self, worker: &str, host: &str, port: u16) {
+        let Some(attempt) = &mut self.attempt else {
+            return;
+        };
+        attempt.set_attributes(reached(worker, host, port));
         if self.attempts > 1 {
             let resend = i64::from(self.attempts) - 1;
-            attributes.push(KeyValue::new("http.request.resend_count", resend));
+            attempt.set_attribute(KeyValue::new("http.request.resend_count", resend));
         }
-        self.attempt = Some(self.client_span(attributes));
     }
 
     /// The prefill leg of a request that is divided begins on a worker, which is reached there.
@@ -115,9 +154,10 @@ impl RequestTrace {
         if !self.span.is_recording() {
             return;
         }
-        let mut attributes = self.reached(worker, host, port);
-        attributes.push(KeyValue::new("grapevine.leg", "prefill"));
-        self.prefill = Some(self.client_span(attributes));
+        let mut leg = self.client_span();
+        leg.set_attributes(reached(worker, host, port));
+        leg.set_attribute(KeyValue::new("grapevine.leg", "prefill"));
+        self.prefill = Some(leg);
     }
 
     /// The prefill leg ended, with a failure or not.
@@ -127,21 +167,12 @@ impl RequestTrace {
         }
     }
 
-    fn reached(&self, worker: &str, host: &str, port: u16) -> Vec<KeyValue> {
-        vec![
-            KeyValue::new("http.request.method", self.method.as_str().to_owned()),
-            KeyValue::new("server.address", host.to_owned()),
-            KeyValue::new("server.port", i64::from(port)),
-            KeyValue::new("grapevine.worker", worker.to_owned()),
-        ]
-    }
-
-    fn client_span(&self, attributes: Vec<KeyValue>) -> Span {
-        let tracer = &self.tracing.tracer;
-        let builder = tracer.span_builder(self.method.as_str().to_owned());
-        let builder = builder
+    fn client_span(&self) -> Span {
+        let (tracer, method) = (&self.tracing.tracer, self.method.as_str().to_owned());
+        let builder = tracer
+            .span_builder(method.clone())
             .with_kind(SpanKind::Client)
-            .with_attributes(attributes);
+            .with_attributes([KeyValue::new("http.request.method", method)]);
         tracer.build_with_context(builder, &within(&self.span))
     }
 
@@ -180,12 +211,18 @@ impl RequestTrace {
         }
     }
 
-    /// The current attempt's answer begins to pass.
-    pub fn answers(&mut self) {
-        let Some(attempt) = &self.attempt else { return };
-        let tracer = &self.tracing.tracer;
-        let builder = tracer.span_builder("stream");
-        self.stream = Some(tracer.build_with_context(builder, &within(attempt)));
+    /// The current attempt's answer begins to pass; `streams`: as events.
+    pub fn answers(&mut self, status: StatusCode, streams: bool) {
+        self.is_answered = true;
+        let Some(attempt) = &mut self.attempt else {
+            return;
+        };
+        set_status_code(attempt, Some(status));
+        if streams {
+            let tracer = &self.tracing.tracer;
+            let builder = tracer.span_builder("stream");
+            self.stream = Some(tracer.build_with_context(builder, &within(attempt)));
+        }
     }
 
     /// The request ended.
@@ -193,8 +230,9 @@ impl RequestTrace {
         drop(self.stream.take());
         let failure = ended.is_failure.then_some(ended.outcome);
         if let Some(mut attempt) = self.attempt.take() {
-            set_status_code(&mut attempt, ended.status);
-            mark(&mut attempt, failure);
+            // Nobody waited for its worker any more; what the client got then was not that worker's.
+            let given_up = (!self.is_answered).then_some(GIVEN_UP);
+            mark(&mut attempt, given_up.or(failure));
         }
         let span = &mut self.span;
         if !span.is_recording() {
@@ -245,6 +283,15 @@ impl RequestTrace {
 
 fn within(parent: &Span) -> Context {
     Context::new().with_remote_span_context(parent.span_context().clone())
+}
+
+/// Where a request goes.
+fn reached(worker: &str, host: &str, port: u16) -> [KeyValue; 3] {
+    [
+        KeyValue::new("server.address", host.to_owned()),
+        KeyValue::new("server.port", i64::from(port)),
+        KeyValue::new("grapevine.worker", worker.to_owned()),
+    ]
 }
 
 fn set_status_code(span: &mut Span, status: Option<StatusCode>) {

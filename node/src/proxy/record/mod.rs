@@ -260,10 +260,15 @@ impl Record {
             let url = &worker.address.url;
             trace.attempt(&worker.label, url.host(), url.port());
         }
-        if self.status.is_some() {
-            // What passed was another worker's: the two parts are no answer that either gave.
-            self.recording = None;
-        }
+        self.is_at(worker, reason, recorded);
+    }
+
+    fn is_at(
+        &mut self,
+        worker: &Arc<Worker>,
+        reason: &'static str,
+        recorded: Option<RecordedPlacement>,
+    ) {
         self.reason = reason;
         self.worker = Some(Arc::clone(worker));
         self.recorded = recorded;
@@ -298,14 +303,22 @@ impl Record {
         }
     }
 
+    /// Other workers are asked to go on with the stream: makes that the parent of what they do, where traces are on.
+    pub fn moves(&mut self, headers: &mut HeaderMap) {
+        if let Some(trace) = &mut self.trace {
+            trace.moves(headers);
+        }
+    }
+
     /// The stream goes on from a worker that has computed its prompt, the last one of `attempts` that were asked.
-    /// `scan`: what was read of it so far.
+    /// `status`: of its answer; `scan`: what was read of the stream so far.
     pub fn moved(
         &mut self,
         worker: &Arc<Worker>,
         reason: &'static str,
         recorded: Option<RecordedPlacement>,
         attempts: u32,
+        status: StatusCode,
         scan: Option<&Scan>,
     ) {
         let tokens = self.tokens_of(scan);
@@ -315,13 +328,27 @@ impl Record {
             self.metrics.answers.count_events(former, model, own);
         }
         self.moved_tokens = tokens;
-        self.attempts += attempts.saturating_sub(1);
-        self.placed(worker, reason, recorded);
+        self.attempts += attempts;
+        if let Some(trace) = &mut self.trace {
+            let url = &worker.address.url;
+            trace.moved(&worker.label, (url.host(), url.port()), attempts, status);
+        }
+        // What passed was another worker's: the two parts are no answer that either gave.
+        self.recording = None;
+        self.is_at(worker, reason, recorded);
         if let Some(recorded) = &mut self.recorded {
             recorded.settle();
         }
         self.failovers += 1;
         self.failover("continued");
+    }
+
+    /// No worker goes on with the stream, for this reason.
+    pub fn moved_nowhere(&mut self, why: &'static str) {
+        self.failover(why);
+        if let Some(trace) = &mut self.trace {
+            trace.moved_nowhere(why);
+        }
     }
 
     /// A stream's worker broke off where failover was wanted; this came of it.
@@ -363,8 +390,8 @@ impl Record {
         if let Some(recording) = &mut self.recording {
             recording.begin(head);
         }
-        if streams && let Some(trace) = &mut self.trace {
-            trace.answers();
+        if let Some(trace) = &mut self.trace {
+            trace.answers(head.status, streams);
         }
     }
 

@@ -180,9 +180,11 @@ impl Relay {
             _ => None,
         };
         self.part(outcome);
-        let left = self
-            .failover()
-            .map(|failover| failover.leave(sign.map(|sign| (&worker, sign))));
+        let ended = sign.map(|sign| (&worker, sign));
+        let left = match &mut self.on_break {
+            OnBreak::Move(failover) => Some(failover.leave(ended, &mut self.record)),
+            OnBreak::End | OnBreak::Refused(_) => None,
+        };
         match left {
             Some(Ok(None)) => {
                 self.broke_by = outcome;
@@ -201,7 +203,7 @@ impl Relay {
 
     /// The stream ends as it would have without failover.
     fn give_up(&mut self, outcome: Outcome, reason: Reason) -> Bytes {
-        self.record.failover(reason.as_str());
+        self.record.moved_nowhere(reason.as_str());
         if outcome == Outcome::Incomplete {
             let rest = self.flush();
             self.end(outcome);
@@ -220,10 +222,10 @@ impl Relay {
 
     /// Another worker has begun to answer.
     fn go_on(&mut self, moved: Moved) -> Bytes {
-        let worker = moved.in_flight.worker();
-        let scan = self.scan.as_ref();
+        let (worker, status) = (moved.in_flight.worker(), moved.begun.parts.status);
+        let (attempts, scan) = (moved.attempts, self.scan.as_ref());
         self.record
-            .moved(worker, moved.reason, moved.recorded, moved.attempts, scan);
+            .moved(worker, moved.reason, moved.recorded, attempts, status, scan);
         self.in_flight = moved.in_flight;
         self.held = Some(moved.begun.held);
         self.body = moved.begun.body;

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::cluster::RecordedPlacement;
 use crate::proxy::continuation::{Continuation, Reason};
 use crate::proxy::deaths::Sign;
+use crate::proxy::record::Record;
 use crate::upstream::answer::Begun;
 use crate::upstream::{InFlight, Worker};
 
@@ -32,11 +33,15 @@ pub trait Movable: Debug + Send {
     /// The worker broke off. Gives the bytes that were all that was missing, or begins to look for another
     /// worker.
     ///
-    /// `ended`: the worker, if it ended, and how that is known.
+    /// `ended`: the worker, if it ended, and how that is known. `record`: the request's.
     ///
     /// # Errors
     /// Why the stream cannot go on.
-    fn leave(&mut self, ended: Option<(&Arc<Worker>, Sign)>) -> Result<Option<Bytes>, Reason>;
+    fn leave(
+        &mut self,
+        ended: Option<(&Arc<Worker>, Sign)>,
+        record: &mut Record,
+    ) -> Result<Option<Bytes>, Reason>;
 
     /// Is another worker being looked for?
     fn is_moving(&self) -> bool;
