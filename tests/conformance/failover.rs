@@ -249,6 +249,12 @@ async fn a_stalled_stream_goes_on_elsewhere() {
         }
     };
     tokio::join!(broken(0), broken(1));
+    // What their clients waited is a pause of these streams.
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    for name in ["stream_pause", "inter_token"] {
+        let paused = metrics.sum(&format!("grapevine_{name}_seconds_sum"), "");
+        assert!(paused >= 1.0, "{name}: {paused}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -161,8 +161,8 @@ async fn a_frozen_worker_is_left_by_plain_answers() {
     house.close().await;
 }
 
-/// A long one is not kept, and the counts stand at its end, or at its beginning; nor has one in chunks a length that its
-/// head says.
+/// A long one is not kept, and the counts stand at its end, at its beginning, or before what was asked for of a long prompt;
+/// nor has one in chunks a length that its head says.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_of_a_long_answer_and_of_one_in_chunks_are_counted() {
     const PATH: &str = "/v1/embeddings";
@@ -178,7 +178,8 @@ async fn tokens_of_a_long_answer_and_of_one_in_chunks_are_counted() {
     let usage = r#""usage":{"prompt_tokens":7,"total_tokens":7}"#;
     let rerank = format!(r#"{{"id":"rerank-1","model":"m",{usage},"results":[{numbers}1]}}"#);
     let embedding = format!(r#"{{"data":[{{"embedding":[{numbers}1]}}],{usage}}}"#);
-    for (answer, tokens) in [(embedding, 7.0), (rerank, 14.0)] {
+    let with_ids = format!(r#"{{"choices":[{numbers}1],{usage},"prompt_token_ids":[{numbers}1]}}"#);
+    for (answer, tokens) in [(embedding, 7.0), (rerank, 14.0), (with_ids, 21.0)] {
         long.reply_next(Canned {
             status: 200,
             headers: Vec::new(),

@@ -5,6 +5,7 @@
 
 pub mod client_body;
 pub mod client_io;
+pub mod counts;
 pub mod forwarded;
 pub mod handshake;
 pub mod head_size;

@@ -17,6 +17,8 @@ use super::tail::Tail;
 
 /// Enough of a line to know it by: `data: {"error"`, `data: [DONE]`, `event: response.incomplete`.
 const LINE_HEAD_BYTES: usize = 32;
+/// Of the end of a line that comes in pieces. The counts of an answer have some hundred, and little follows them.
+const LINE_END_BYTES: usize = 4 * 1024;
 /// Names of events after which nothing follows.
 const LAST_EVENTS: [&[u8]; 3] = [
     b"message_stop",
@@ -29,15 +31,17 @@ const EARLY_EVENTS: [&[u8]; 3] = [
     b"response.queued",
     b"response.in_progress",
 ];
+/// Begins an answer in Anthropic's protocol: its usage counts the prompt, and of the answer as good as nothing.
+const MESSAGE_START: &[u8] = b"message_start";
 /// Is named like a piece of text, and has the reason for the end and the counts of an answer in Anthropic's protocol.
 const MESSAGE_DELTA: &[u8] = b"message_delta";
 /// Names of events that say that the worker failed.
 const ERROR_EVENTS: [&[u8]; 2] = [b"error", b"response.failed"];
 
 /// What the counts follow. To make a search ready takes longer than to look through an event, so it is done once.
-const USAGE: &[u8] = b"\"usage\":";
+pub(super) const USAGE: &[u8] = b"\"usage\":";
 static LAST_USAGE: LazyLock<FinderRev<'static>> = LazyLock::new(|| FinderRev::new(USAGE));
-static FIRST_USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(USAGE));
+pub(super) static FIRST_USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(USAGE));
 /// Usage that comes as an event of its own (`stream_options.include_usage`) has no choice beside it.
 static CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"choices\":"));
 
@@ -145,6 +149,8 @@ pub struct Scan {
     pub error: bool,
     /// The last usage that an event reported.
     pub usage: Option<Usage>,
+    /// That was before the answer, so it counts the prompt alone.
+    pub counts_prompt_alone: bool,
     /// Events have names.
     pub named: bool,
     /// Events whose name is that of a piece of text.
@@ -155,12 +161,14 @@ pub struct Scan {
     early: u64,
     /// The event in progress is one of those.
     is_early: bool,
+    /// It begins an answer.
+    is_start: bool,
     /// The last whole line was not blank.
     in_event: bool,
     head: [u8; LINE_HEAD_BYTES],
     head_len: usize,
     /// Of the line in progress, if it began in an earlier chunk.
-    tail: Tail,
+    tail: Tail<LINE_END_BYTES>,
 }
 
 impl Scan {
@@ -222,6 +230,7 @@ impl Scan {
             let name = name.trim_ascii();
             self.named = true;
             self.is_early = EARLY_EVENTS.contains(&name);
+            self.is_start = name == MESSAGE_START;
             self.error |= ERROR_EVENTS.contains(&name);
             self.done |= LAST_EVENTS.contains(&name);
             let is_delta = end.trim_ascii_end().ends_with(b"delta") && name != MESSAGE_DELTA;
@@ -235,13 +244,16 @@ impl Scan {
             self.error |= is_error;
             let mut is_text = !is_error;
             if has_counts(end) {
-                let usage = usage_of(end).map(|usage| usage.after(self.usage));
-                self.usage = usage.or(self.usage);
+                if let Some(usage) = usage_of(end) {
+                    self.usage = Some(usage.after(self.usage));
+                    self.counts_prompt_alone = self.is_start;
+                }
                 is_text &= !has_no_choices(end);
             }
             self.without_text += u64::from(!is_text);
         }
         self.is_early &= self.in_event;
+        self.is_start &= self.in_event;
         self.head_len = 0;
     }
 }
@@ -440,6 +452,23 @@ mod tests {
             let usage = scan.usage.filter(|usage| usage.completion_tokens == 2);
             let of_prompt = usage.map(|usage| (usage.prompt_tokens, usage.cached_tokens));
             assert_eq!(of_prompt, counts, "{stream}");
+        }
+        let start = "event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":7,\"output_tokens\":0}}}\n\n";
+        let delta = "event: content_block_delta\ndata: {}\n\n";
+        let last = "data: {\"usage\":{\"output_tokens\":2}}\n\n";
+        for (behind, alone) in [
+            (String::new(), true),
+            (delta.into(), true),
+            (last.into(), false),
+        ] {
+            let mut scan = Scan::default();
+            scan.read(format!("{start}{behind}").as_bytes());
+            let prompt = scan.usage.map(|usage| usage.prompt_tokens);
+            assert_eq!(
+                (prompt, scan.counts_prompt_alone),
+                (Some(7), alone),
+                "{behind}"
+            );
         }
         let refused = b"event: error\ndata: {\"type\":\"error\",\"error\":{}}\n\n";
         assert!(matches!(first_event(refused), FirstEvent::Error(_)));

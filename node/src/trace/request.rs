@@ -30,8 +30,10 @@ pub struct Ended<'a> {
     pub model: Option<&'a str>,
     /// What the response cache had.
     pub cache: Option<&'static str>,
-    /// Tokens of prompt and answer that the worker reported.
-    pub tokens: Option<(u64, u64)>,
+    /// Tokens of the prompt that the worker reported.
+    pub prompt_tokens: Option<u64>,
+    /// Tokens of the answer that it reported.
+    pub completion_tokens: Option<u64>,
     /// From the request's head to its first token.
     pub first_token: Option<Duration>,
 }
@@ -251,13 +253,10 @@ impl RequestTrace {
             "gen_ai.request.model",
             ended.model.map(|model| model.to_owned().into()),
         );
-        set(
-            "gen_ai.usage.input_tokens",
-            ended.tokens.map(|(prompt, _)| count(prompt)),
-        );
+        set("gen_ai.usage.input_tokens", ended.prompt_tokens.map(count));
         set(
             "gen_ai.usage.output_tokens",
-            ended.tokens.map(|(_, answer)| count(answer)),
+            ended.completion_tokens.map(count),
         );
         // As vLLM names it in its own spans.
         let first_token = ended.first_token.map(|time| time.as_secs_f64().into());

@@ -10,7 +10,7 @@ use super::{PATH, asked, held_somewhere, streamed, worker_of};
 use crate::house::{House, quick};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_response_that_is_read_as_a_stream_counts_no_tokens() {
+async fn a_response_that_is_read_as_a_stream_counts_no_tokens_and_no_pace() {
     let house = House::new(1).await;
     let made = http1::post(house.data(), PATH, &asked("x")).await;
     let id = made.json::<Value>()["id"]
@@ -19,10 +19,18 @@ async fn a_response_that_is_read_as_a_stream_counts_no_tokens() {
         .to_owned();
     let counted = async || {
         let metrics = house.cluster.replicas[0].admin().metrics().await;
-        metrics.sum("grapevine_completion_tokens_total", "")
+        let paces = [
+            "first_token",
+            "worker_first_token",
+            "inter_token",
+            "time_per_output_token",
+            "stream_pause",
+        ];
+        let paces = paces.map(|pace| metrics.count(&format!("grapevine_{pace}_seconds_count"), ""));
+        (metrics.sum("grapevine_completion_tokens_total", ""), paces)
     };
     let before = counted().await;
-    assert!(before > 0.0, "those of the response itself");
+    assert!(before.0 > 0.0, "those of the response itself");
     let path = format!("{PATH}/{id}");
     let delta = "event: response.output_text.delta\ndata: {}\n\n";
     let reply = Canned {
@@ -64,6 +72,10 @@ async fn streams_with_named_events_end_well_or_with_a_named_error() {
     });
     let mut response = asked("hello");
     response["stream"] = true.into();
+    let by_events = async || {
+        let metrics = house.cluster.replicas[0].admin().metrics().await;
+        metrics.count("grapevine_completion_tokens_total", "source=\"events\"")
+    };
     for (path, body, last) in [
         ("/v1/messages", &message, "event: message_stop"),
         (PATH, &response, "event: response.completed"),
@@ -72,10 +84,14 @@ async fn streams_with_named_events_end_well_or_with_a_named_error() {
         let whole = http1::post(house.data(), path, body).await;
         assert_eq!(whole.head.status, 200, "{}", whole.text());
         assert!(whole.text().contains(last), "{}", whole.text());
-        let broken = Rule::next(1, Fault::stop(Point::Event(3), How::Fin));
+        let broken = Rule::next(1, Fault::stop(Point::Event(6), How::Fin));
         worker.add_rule(broken).expect("room for a rule");
+        let before = by_events().await;
         let cut = http1::post(house.data(), path, body).await.text();
         assert!(!cut.contains(last), "{cut}");
+        let deltas = cut.matches("delta\ndata:").count();
+        assert!(deltas > 0, "{cut}");
+        assert_eq!(by_events().await - before, deltas as f64, "{cut}");
         let (_, error) = cut
             .rsplit_once("event: error\ndata: ")
             .expect("a named error");

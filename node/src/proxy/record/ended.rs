@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::Record;
-use crate::api::Endpoint;
 use crate::api::error::ErrorKind;
 use crate::cluster::RecordedPlacement;
 use crate::http::sse::Usage;
@@ -21,8 +20,7 @@ impl Record {
             self.waited(Some(since.elapsed()));
         }
         self.admission = None;
-        // A stored answer that is read again, whole or as a stream: its tokens were counted when they were made.
-        let is_reread = self.endpoint == Endpoint::Response;
+        let is_reread = self.is_reread();
         if is_reread {
             self.usage = None;
         }
@@ -74,6 +72,9 @@ impl Record {
 
     /// Once a stream: a histogram is behind a lock, which no event waits for.
     fn count_pace(&self, outcome: Outcome) {
+        if self.is_reread() {
+            return;
+        }
         if let Some(gaps) = &self.gaps {
             self.series.pace().inter_token.add(gaps);
         }
@@ -81,9 +82,7 @@ impl Record {
             return;
         };
         let (pace, within) = (self.series.pace(), self.sampled_span());
-        let tokens = self
-            .usage
-            .map_or(self.counted_tokens, |usage| usage.completion_tokens);
+        let tokens = self.completion_tokens().unwrap_or(self.counted_tokens);
         if tokens > 1 {
             let mean = self.streamed.as_secs_f64() / (tokens - 1) as f64;
             let mean = Duration::from_secs_f64(mean);
@@ -102,31 +101,32 @@ impl Record {
             | Outcome::OutOfTime
             | Outcome::ShutDown => true,
         };
-        let tokens = |usage: Usage| (usage.prompt_tokens, usage.completion_tokens);
         Ended {
             outcome: outcome.as_str(),
             is_failure: by_status || by_outcome,
             status: self.status,
             model: self.model.as_deref(),
             cache: self.cache,
-            tokens: self.usage.map(tokens),
+            prompt_tokens: self.usage.map(|usage| usage.prompt_tokens),
+            completion_tokens: self.completion_tokens(),
             first_token: self.first_token,
         }
     }
 
     fn count_tokens(&self, worker: &Worker) {
         let (answers, model) = (&self.metrics.answers, self.series.label());
-        let Some(usage) = self.usage else {
-            let own = self.counted_tokens.saturating_sub(self.moved_tokens);
-            answers.count_events(worker, model, own);
-            return;
-        };
+        let made_here = |tokens: u64| tokens.saturating_sub(self.moved_tokens);
+        let told = self.completion_tokens();
+        if told.is_none() {
+            answers.count_events(worker, model, made_here(self.counted_tokens));
+        }
+        let Some(usage) = self.usage else { return };
         let has_told = usage.cached_tokens.is_some();
         let says = has_told && !self.kv_arrived;
         let recorded = self.recorded.as_ref().filter(|_| says);
         let expected = recorded.map(RecordedPlacement::expected_tokens);
         let own = Usage {
-            completion_tokens: usage.completion_tokens.saturating_sub(self.moved_tokens),
+            completion_tokens: told.map_or(0, made_here),
             // Of what came from a prefill worker it repeats what that one found in its cache, which counts there.
             cached_tokens: usage.cached_tokens.map(|cached| match self.kv_arrived {
                 true => 0,
@@ -170,7 +170,7 @@ impl Record {
             bytes_out = self.bytes_out,
             prompt_tokens = self.usage.map(|u| u.prompt_tokens),
             cached_tokens = self.usage.and_then(|u| u.cached_tokens),
-            completion_tokens = self.usage.map(|u| u.completion_tokens),
+            completion_tokens = self.completion_tokens(),
             cache = self.cache,
             trace_id = self.trace.as_ref().map(|trace| tracing::field::display(trace.id())),
             "request"

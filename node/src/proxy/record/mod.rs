@@ -68,6 +68,8 @@ pub struct Record {
     pub status: Option<StatusCode>,
     /// Token counts that the worker reported.
     pub usage: Option<Usage>,
+    /// They came before the answer, which broke off: see [`Self::completion_tokens`].
+    counts_prompt_alone: bool,
     /// Events relayed.
     events: u64,
     /// Tokens of the answer, an event taken for one: for an answer whose worker reports none.
@@ -148,6 +150,7 @@ impl Record {
             failovers: 0,
             status: None,
             usage: None,
+            counts_prompt_alone: false,
             events: 0,
             counted_tokens: 0,
             moved_tokens: 0,
@@ -221,7 +224,7 @@ impl Record {
         if let Some(recorded) = &mut self.recorded {
             recorded.settle();
         }
-        if streams {
+        if streams && !self.is_reread() {
             self.first_token = Some(elapsed);
             let first_token = &self.series.pace().first_token;
             first_token.observe(elapsed, self.sampled_span());
@@ -230,6 +233,11 @@ impl Record {
                 self.metrics.answers.first_token(worker, seconds);
             }
         }
+    }
+
+    /// A stored answer that is read again, whole or as a stream: its tokens and their pace were counted when they were made.
+    fn is_reread(&self) -> bool {
+        self.endpoint == Endpoint::Response
     }
 
     /// The first worker was chosen; the choice took this long.
@@ -426,8 +434,8 @@ impl Record {
         }
     }
 
-    /// An event of a stream came this long after the one before, or some that came together; with them the tokens rose
-    /// from the range's start to its end, as [`Scan::tokens`] counts.
+    /// An event of a stream came this long after the one before, or some that came together; the first one after none. With
+    /// them the tokens rose from the range's start to its end, as [`Scan::tokens`] counts.
     pub fn event_after(&mut self, pause: Duration, tokens: Range<u64>) {
         self.streamed += pause;
         self.longest_pause = self.longest_pause.max(pause);
@@ -456,8 +464,15 @@ impl Record {
     /// What was read of a stream.
     pub fn streamed(&mut self, scan: &Scan) {
         self.usage = scan.usage;
+        self.counts_prompt_alone = scan.counts_prompt_alone;
         self.events = scan.events;
         self.counted_tokens = self.tokens_of(Some(scan));
+    }
+
+    /// Tokens of the answer, as the worker reported them; none where it broke off before that.
+    fn completion_tokens(&self) -> Option<u64> {
+        let usage = self.usage.filter(|_| !self.counts_prompt_alone)?;
+        Some(usage.completion_tokens)
     }
 
     fn tokens_of(&self, scan: Option<&Scan>) -> u64 {

@@ -24,9 +24,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use self::held_back::HeldBack;
 use crate::api::error::{ApiError, ErrorKind};
 use crate::http::client_io::Gone;
+use crate::http::counts::Counts;
 use crate::http::headers;
-use crate::http::sse::{self, Scan};
-use crate::http::tail::Tail;
+use crate::http::sse::Scan;
 use crate::lag::{LISTEN_FIRST, overslept};
 use crate::proxy::guarded::guarded;
 use crate::proxy::outcome::Outcome;
@@ -39,10 +39,6 @@ use crate::upstream::{AnswerBody, Connection, InFlight};
 
 pub use self::first::First;
 pub use self::on_break::{Movable, Moved, OnBreak};
-
-/// Bytes at the beginning of an answer that is no stream of events in which its counts may stand: engines write those of a
-/// rerank before its results. Those of all others stand at the end.
-const EARLY_BYTES: usize = 1024;
 
 /// The client left, or an answer without a place for an error event broke off: the connection is cut.
 #[derive(Debug, thiserror::Error)]
@@ -89,11 +85,14 @@ pub struct Relay {
     record: Box<Record>,
     scan: Option<Scan>,
     /// Of an answer that is no stream of events.
-    tail: Tail,
+    counts: Counts,
     /// Of a stream of events that does not move.
     held_back: HeldBack,
     silence: Silence,
+    /// Since when the present worker is silent.
     last_event: Instant,
+    /// When the client was given the last event, whoever it came from.
+    passed_at: Option<Instant>,
     /// The time of the whole request was over when the last piece was given out: the next one is not.
     is_late: bool,
     /// It has waited for the worker since: what comes next has just been sent.
@@ -127,10 +126,11 @@ impl Relay {
             cutoff: None,
             record,
             scan: begun.events.then(Scan::default),
-            tail: Tail::default(),
+            counts: Counts::default(),
             held_back: HeldBack::default(),
             silence,
             last_event: now,
+            passed_at: None,
             is_late: false,
             waited: false,
             timer: Box::pin(sleep_until(now)),
@@ -269,10 +269,7 @@ impl Relay {
                 (progress, before..scan.tokens(), scan.error && !error)
             }
             None => {
-                if self.record.bytes_out == 0 {
-                    self.record.usage = sse::usage_of(&data[..data.len().min(EARLY_BYTES)]);
-                }
-                self.tail.keep(data);
+                self.counts.look(data);
                 (true, 0..0, false)
             }
         };
@@ -282,8 +279,9 @@ impl Relay {
         if progress {
             let now = Instant::now();
             self.saw_event();
-            self.record.event_after(now - self.last_event, tokens);
             self.last_event = now;
+            let before = self.passed_at.replace(now).unwrap_or(now);
+            self.record.event_after(now - before, tokens);
             // Of a client that reads slowly the worker's side is always ahead, so nobody waits for it to look at limits.
             // What has said all has its end left to give.
             let is_done = self.scan.as_ref().is_some_and(|scan| scan.done);
@@ -492,12 +490,8 @@ impl Relay {
         self.on_break = OnBreak::End;
         match &self.scan {
             Some(scan) => self.record.streamed(scan),
-            None => {
-                let early = self.record.usage.take();
-                if outcome == Outcome::Success {
-                    self.record.usage = sse::usage_of(self.tail.bytes()).or(early);
-                }
-            }
+            None if outcome == Outcome::Success => self.record.usage = self.counts.usage(),
+            None => {}
         }
         // The worker's room is there before the request's end makes others look for it.
         self.part(outcome);
