@@ -1,7 +1,7 @@
 //! `grapevine events`: what became of replicas and workers, as every replica saw it, in order.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::client::{AdminArgs, AdminClient, NO_ADMIN_ADDRESS};
 use super::failure::Failure;
 use super::show::{field, pause, print_json, print_line, rows};
+use crate::shown::words::moment;
 
 /// Shows faults, repairs and changes of the last hour, as the replicas saw them.
 ///
@@ -139,6 +140,14 @@ async fn ask_all(client: &AdminClient, only: bool) -> Result<Asked, Failure> {
             asked.silent.push(format!("{id}: {NO_ADMIN_ADDRESS}"));
             continue;
         };
+        // Who answers there is known: with admin ports open to their own machines alone each names the same address.
+        if other.url() == client.url() {
+            let is_it = other.must_be(&id, &asked.answers[0]);
+            asked
+                .silent
+                .extend(is_it.err().map(|not_it| format!("{id}: {not_it}")));
+            continue;
+        }
         asking.spawn(async move {
             let asked = timeout(ANSWER_WITHIN, noted_at(&other, &id)).await;
             let late = |_| {
@@ -220,7 +229,7 @@ fn in_order(answers: &[Value], shown: &mut BTreeMap<String, Noted>) -> Vec<Event
 
 impl Event {
     fn line(&self) -> String {
-        let time = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(self.at_s));
+        let time = humantime::format_rfc3339_seconds(moment(self.at_s));
         let seen_by = self.seen_by.join(", ");
         format!(
             "{time}  {:6}  {} {} (seen by {seen_by})",
@@ -276,6 +285,21 @@ mod tests {
             json!({ "at_s": at_s, "noted_ms": at_s * 1_000, "kind": "fault", "who": who, "text": text })
         });
         json!({ "replica": replica, "events": events.collect::<Vec<_>>() })
+    }
+
+    #[test]
+    fn a_time_that_no_calendar_has_is_its_last_one() {
+        let events = [
+            (253_402_300_800, "a", "is late"),
+            (u64::MAX, "b", "is later"),
+        ];
+        let events = events.map(|(at_s, who, text)| {
+            json!({ "at_s": at_s, "noted_ms": 1, "kind": "fault", "who": who, "text": text })
+        });
+        let answer = json!({ "replica": "r1", "events": events });
+        for event in in_order(&[answer], &mut BTreeMap::new()) {
+            assert!(event.line().starts_with("9999-12-31T23:59:59Z "));
+        }
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! Who hears whom, as a table: from what `GET /links` answers. Pure.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use super::{field, rows};
@@ -26,6 +29,8 @@ pub struct Matrix {
     pub rows: Vec<Vec<Cell>>,
     /// How many replicas are not shown.
     pub more: usize,
+    /// Each of those that are not shown hears all others of them.
+    pub rest_is_well: bool,
 }
 
 impl Cell {
@@ -41,48 +46,67 @@ impl Cell {
 }
 
 impl Matrix {
-    /// Of an answer; at most so many replicas, those of which something is wrong first.
+    /// Of an answer; at most so many replicas, those first with which most others have no link that works: one that nobody
+    /// hears has such a link with each of them, and must not hide the others that are broken.
     pub fn of(answer: &Value, most: usize) -> Self {
-        let links = rows(answer, "links");
-        let all: Vec<String> = links.iter().map(|row| field(row, "replica")).collect();
-        let mut shown: Vec<usize> = (0..all.len()).collect();
+        let (all, cells) = cells(rows(answer, "links"));
+        let is_bad =
+            |of: usize, other: usize| matches!(cells[of][other], Cell::Unheard | Cell::Untold);
+        let others = 0..all.len();
+        let broken = |of: &usize| {
+            let bad =
+                |other: usize| usize::from(is_bad(*of, other)) + usize::from(is_bad(other, *of));
+            Reverse(others.clone().map(bad).sum::<usize>())
+        };
+        let mut shown: Vec<usize> = others.clone().collect();
+        let mut rest = Vec::new();
         if all.len() > most {
-            let is_well = |of: &usize| {
-                let hears = |other: &usize| cell(links, &all, *of, *other);
-                let heard_by = |other: &usize| cell(links, &all, *other, *of);
-                let is_bad = |cell: Cell| matches!(cell, Cell::Unheard | Cell::Untold);
-                let others = 0..all.len();
-                !others
-                    .into_iter()
-                    .any(|other| is_bad(hears(&other)) || is_bad(heard_by(&other)))
-            };
-            shown.sort_by_cached_key(is_well);
-            shown.truncate(most);
+            shown.sort_by_cached_key(broken);
+            rest = shown.split_off(most);
             shown.sort_unstable();
         }
-        let row = |of: &usize| {
-            let others = shown.iter();
-            others.map(|other| cell(links, &all, *of, *other)).collect()
-        };
+        let row = |of: &usize| shown.iter().map(|other| cells[*of][*other]).collect();
+        let hears_all = |of: &usize| !rest.iter().any(|other| is_bad(*of, *other));
         Self {
             rows: shown.iter().map(row).collect(),
-            more: all.len() - shown.len(),
+            more: rest.len(),
+            rest_is_well: rest.iter().all(hears_all),
             ids: shown.iter().map(|at| all[*at].clone()).collect(),
+        }
+    }
+
+    /// What is to be said of the replicas that are not shown.
+    pub fn rest_in_words(&self) -> &'static str {
+        match self.rest_is_well {
+            true => "replicas, all of which hear each other",
+            false => {
+                "replicas, not all of which are known to hear each other: grapevine status --links shows them"
+            }
         }
     }
 }
 
-fn cell(links: &[Value], ids: &[String], of: usize, other: usize) -> Cell {
-    if of == other {
-        return Cell::Itself;
-    }
-    if !links[of]["hears"].is_array() {
-        return Cell::Untold;
-    }
-    let heard = rows(&links[of], "hears").iter();
-    let mut heard = heard.filter(|link| field(link, "replica") == ids[other]);
-    let ago = heard.next().and_then(|link| link["ago_ms"].as_u64());
-    ago.map_or(Cell::Unheard, Cell::Heard)
+/// All replicas, and what each hears of each.
+fn cells(links: &[Value]) -> (Vec<String>, Vec<Vec<Cell>>) {
+    let ids: Vec<String> = links.iter().map(|row| field(row, "replica")).collect();
+    let at: HashMap<&str, usize> = ids.iter().enumerate().map(|(at, id)| (&**id, at)).collect();
+    let row = |(of, row): (usize, &Value)| {
+        let unheard = match row["hears"].is_array() {
+            true => Cell::Unheard,
+            false => Cell::Untold,
+        };
+        let mut cells = vec![unheard; ids.len()];
+        for link in rows(row, "hears") {
+            let other = at.get(&*field(link, "replica"));
+            if let (Some(other), Some(ago)) = (other, link["ago_ms"].as_u64()) {
+                cells[*other] = Cell::Heard(ago);
+            }
+        }
+        cells[of] = Cell::Itself;
+        cells
+    };
+    let cells = links.iter().enumerate().map(row).collect();
+    (ids, cells)
 }
 
 #[cfg(test)]
@@ -120,5 +144,35 @@ mod tests {
         answer["links"][0]["hears"] = Value::Null;
         assert_eq!(words(&Matrix::of(&answer, 9).rows[0]), ["–", "?", "?", "?"]);
         assert_eq!(Matrix::of(&Value::Null, 9).ids.len(), 0, "an older release");
+    }
+
+    /// A replica that nobody hears has no link that works with anybody.
+    #[test]
+    fn one_that_is_not_heard_does_not_hide_a_broken_pair() {
+        let ids: Vec<_> = (0..40).map(|n| format!("r{n:02}")).collect();
+        let answer = |unheard: &[(&str, &str)]| {
+            let row = |of: &String| {
+                let others = ids.iter().filter(|id| *id != of);
+                let hears = others.map(|id| {
+                    let is_heard = !unheard.contains(&(&**of, &**id));
+                    json!({ "replica": id, "ago_ms": is_heard.then_some(120) })
+                });
+                let hears = (of != "r30").then(|| hears.collect::<Vec<_>>());
+                json!({ "replica": of, "hears": hears })
+            };
+            json!({ "links": ids.iter().map(row).collect::<Vec<_>>() })
+        };
+        let matrix = Matrix::of(&answer(&[("r38", "r39")]), 16);
+        for id in ["r30", "r38", "r39"] {
+            assert!(
+                matrix.ids.iter().any(|shown| shown == id),
+                "{id}: {matrix:?}"
+            );
+        }
+        assert_eq!((matrix.ids.len(), matrix.more), (16, 24));
+        assert!(matrix.rest_is_well && matrix.rest_in_words().contains("all of which hear"));
+        let matrix = Matrix::of(&answer(&[("r37", "r36"), ("r38", "r39")]), 3);
+        assert!(!matrix.rest_is_well, "{matrix:?}");
+        assert!(!matrix.rest_in_words().contains(", all of which hear"));
     }
 }

@@ -40,6 +40,14 @@ pub fn verb<'a>(of: usize, one: &'a str, many: &'a str) -> &'a str {
     if of == 1 { one } else { many }
 }
 
+/// The last second of the year 9999: no later one is shown.
+const LATEST_S: u64 = 253_402_300_799;
+
+/// A time in seconds since 1970 as a replica names it: whatever it says can be shown.
+pub fn moment(unix_s: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(unix_s.min(LATEST_S))
+}
+
 /// Whole days from `now` until `end`; from that moment on -1 and less.
 pub fn days_until(end: SystemTime, now: SystemTime) -> i64 {
     const DAY_S: u64 = 24 * 60 * 60;

@@ -1,5 +1,7 @@
 //! What is shown: the view, the selected row, and what keys do about it. Pure.
 
+use std::time::Duration;
+
 use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::picture::Picture;
@@ -7,6 +9,7 @@ use super::view::View;
 use crate::cli::failure::Failure;
 use crate::page::model::{replicas, workers};
 use crate::shown::field;
+use crate::shown::summary::Summary;
 
 /// Of whom the last hour is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +40,10 @@ pub(super) struct App {
     pub(super) view: View,
     pub(super) of: Subject,
     pub(super) picture: Option<Picture>,
+    /// Its sentence: made once, of thousands of rows it may be.
+    pub(super) headline: Option<Summary>,
+    /// So old a picture is not shown as that of now.
+    pub(super) stale_after: Duration,
     /// Why there is no newer picture.
     pub(super) failure: Option<String>,
     pub(super) is_coloured: bool,
@@ -54,6 +61,8 @@ impl App {
             view,
             of: Subject::Cluster,
             picture: None,
+            headline: None,
+            stale_after: Duration::MAX,
             failure: None,
             is_coloured,
             is_help: false,
@@ -73,6 +82,7 @@ impl App {
 
     /// There is a newer picture.
     pub(super) fn show(&mut self, picture: Picture) {
+        self.headline = Some(picture.headline());
         self.picture = Some(picture);
         self.failure = None;
     }

@@ -1,10 +1,12 @@
-//! Asks replicas for pictures. When the asked one dies, the others that it named are asked.
+//! Asks replicas for pictures. When the asked one dies, the others that it named are asked, all at once.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::app::{Subject, Wanted};
@@ -18,6 +20,8 @@ use crate::shown::{field, rows};
 
 /// A replica that gives no answer for so long is asked no further: somebody looks at the screen.
 const ANSWER_WITHIN: Duration = Duration::from_secs(4);
+/// Other replicas that are asked at once.
+const OTHERS_AT_ONCE: usize = 16;
 
 /// Who is asked, and who could be asked.
 pub(super) struct Asker {
@@ -46,7 +50,9 @@ impl Asker {
     ) {
         loop {
             let wanted = wishes.borrow_and_update().clone();
-            let answer = self.ask(&wanted).await;
+            // Somebody looks at the screen: what it shows is old from here on, and not when all others were asked, too.
+            let silent = |failure: &Failure| drop(answers.send(Some(Err(failure.clone()))));
+            let answer = self.ask(&wanted, silent).await;
             if answers.send(Some(answer)).is_err() {
                 return;
             }
@@ -57,27 +63,50 @@ impl Asker {
         }
     }
 
-    /// Asks the replica that answered last, then the others that are known.
+    /// Asks the replica that answered last; where it is `silent`, which is told at once, the others that are known.
     ///
     /// # Errors
     /// None of them answers; one refuses.
-    pub(super) async fn ask(&mut self, wanted: &Wanted) -> Result<Picture, Failure> {
+    pub(super) async fn ask(
+        &mut self,
+        wanted: &Wanted,
+        silent: impl FnOnce(&Failure) + Send,
+    ) -> Result<Picture, Failure> {
         let failure = match self.picture(&self.client, wanted).await {
             Ok(picture) => return Ok(self.remember(picture)),
             Err(failure @ Failure::Unreachable(_)) => failure,
             Err(failure) => return Err(failure),
         };
-        let before = self.client.url().clone();
-        for (id, admin) in self.others.clone() {
-            let other = self.client.elsewhere(&admin);
-            let Some(other) = other.filter(|other| *other.url() != before) else {
+        silent(&failure);
+        // Many may name one address: of their own machines alone.
+        let mut named: BTreeMap<_, (AdminClient, Vec<&String>)> = BTreeMap::new();
+        for (id, admin) in &self.others {
+            let other = self.client.elsewhere(admin);
+            if let Some(other) = other.filter(|other| other.url() != self.client.url()) {
+                let at = named.entry(other.url().clone());
+                at.or_insert_with(|| (other, Vec::new())).1.push(id);
+            }
+        }
+        let (mut asking, turns) = (JoinSet::new(), Arc::new(Semaphore::new(OTHERS_AT_ONCE)));
+        for (other, ids) in named.into_values() {
+            let turns = Arc::clone(&turns);
+            let ids: Vec<String> = ids.into_iter().cloned().collect();
+            asking.spawn(async move {
+                let _turn = turns.acquire().await;
+                let answer = within(&other, other.get(&["cluster"])).await.ok()?;
+                is_one_of(&ids, &answer).then_some((other, ids))
+            });
+        }
+        // Whatever is wrong with one, or whoever else answers there: the next one may be the one that is meant.
+        while let Some(answered) = asking.join_next().await {
+            let Ok(Some((other, ids))) = answered else {
                 continue;
             };
-            // Whatever is wrong with it, or whoever else answers there: the next one may be the one that is meant.
             let picture = self.picture(&other, wanted).await;
-            let is_it = |picture: &Picture| other.must_be(&id, &picture.cluster).is_ok();
+            let is_it = |picture: &Picture| is_one_of(&ids, &picture.cluster);
             if let Some(picture) = picture.ok().filter(is_it) {
-                let url = other.url();
+                let (before, url) = (self.client.url(), other.url());
+                let id = field(&picture.cluster, "replica");
                 self.notice = Some(format!(
                     "{before} gives no answer; {id} at {url} is asked instead"
                 ));
@@ -97,14 +126,26 @@ impl Asker {
     }
 
     async fn picture(&self, client: &AdminClient, wanted: &Wanted) -> Result<Picture, Failure> {
-        match timeout(ANSWER_WITHIN, answers(client, wanted)).await {
-            Ok(picture) => picture,
-            Err(_) => Err(Failure::Unreachable(format!(
-                "{} gave no answer in {ANSWER_WITHIN:?}",
-                client.url()
-            ))),
-        }
+        within(client, answers(client, wanted)).await
     }
+}
+
+/// What a replica answers, if it does soon.
+async fn within<T>(
+    client: &AdminClient,
+    answer: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    timeout(ANSWER_WITHIN, answer).await.unwrap_or_else(|_| {
+        Err(Failure::Unreachable(format!(
+            "{} gave no answer in {ANSWER_WITHIN:?}",
+            client.url()
+        )))
+    })
+}
+
+/// Whether an answer is of one of these replicas.
+fn is_one_of(ids: &[String], answer: &Value) -> bool {
+    ids.contains(&field(answer, "replica"))
 }
 
 /// What a view needs, asked at once.
@@ -158,6 +199,8 @@ mod tests {
     use crate::cli::fake_replica::{port, serve};
     use crate::cli::top::app::App;
     use serde_json::json;
+    use std::net::SocketAddr;
+    use tokio::net::TcpListener;
 
     #[tokio::test]
     async fn when_the_asked_replica_dies_another_one_that_it_named_is_asked() {
@@ -175,7 +218,7 @@ mod tests {
         let url = format!("http://{}", at[0]).parse().expect("a URL");
         let mut asker = Asker::new(AdminClient::at(url, None).expect("a client"));
         let wanted = App::new(View::Overview, false).wanted();
-        let picture = asker.ask(&wanted).await.expect("an answer");
+        let picture = asker.ask(&wanted, |_| {}).await.expect("an answer");
         assert_eq!(
             (field(&picture.cluster, "replica"), picture.notice),
             ("r1".to_owned(), None)
@@ -183,7 +226,10 @@ mod tests {
         first.abort();
         // Its port is closed once the task is gone.
         assert!(first.await.expect_err("it was aborted").is_cancelled());
-        let picture = asker.ask(&wanted).await.expect("the third one's answer");
+        let picture = asker
+            .ask(&wanted, |_| {})
+            .await
+            .expect("the third one's answer");
         assert_eq!(field(&picture.cluster, "replica"), "r3");
         let notice = format!(
             "http://{}/ gives no answer; r3 at http://{}/ is asked instead",
@@ -210,10 +256,13 @@ mod tests {
         let url = format!("http://{at}").parse().expect("a URL");
         let mut asker = Asker::new(AdminClient::at(url, None).expect("a client"));
         let wanted = App::new(View::Workers, false).wanted();
-        asker.ask(&wanted).await.expect("an answer");
+        asker.ask(&wanted, |_| {}).await.expect("an answer");
         first.abort();
         assert!(first.await.expect_err("it was aborted").is_cancelled());
-        let failure = asker.ask(&wanted).await.expect_err("r2 is not there");
+        let failure = asker
+            .ask(&wanted, |_| {})
+            .await
+            .expect_err("r2 is not there");
         assert!(matches!(failure, Failure::Unreachable(_)), "{failure}");
     }
 
@@ -228,8 +277,34 @@ mod tests {
         let url = format!("http://{at}").parse().expect("a URL");
         let mut asker = Asker::new(AdminClient::at(url, None).expect("a client"));
         let wanted = App::new(View::Overview, false).wanted();
-        let picture = asker.ask(&wanted).await.expect("r1 answers");
+        let picture = asker.ask(&wanted, |_| {}).await.expect("r1 answers");
         assert_eq!(picture.not_asked, ["r2: no answer in 2s"]);
         drop(silent);
+    }
+
+    /// Nobody answers, and nobody refuses: machines that are frozen, or a network that drops everything.
+    #[tokio::test(start_paused = true)]
+    async fn that_nobody_answers_is_known_before_all_were_asked() {
+        let (first, others) = (port().await, [port().await, port().await]);
+        let url = format!("http://{}", first.1).parse().expect("a URL");
+        let mut asker = Asker::new(AdminClient::at(url, None).expect("a client"));
+        let named =
+            |(at, id): (&(TcpListener, SocketAddr), &str)| (id.to_owned(), at.1.to_string());
+        asker.others = others.iter().zip(["r2", "r3"]).map(named).collect();
+        let (_wanted, wishes) = watch::channel(App::new(View::Overview, false).wanted());
+        let (answers, mut told) = watch::channel(None);
+        let began = Instant::now();
+        let asking = tokio::spawn(asker.run(Duration::from_secs(2), wishes, answers));
+        let mut silent = async || {
+            told.changed().await.expect("it asks");
+            assert!(matches!(*told.borrow(), Some(Err(Failure::Unreachable(_)))));
+            began.elapsed()
+        };
+        assert!(silent().await <= Duration::from_secs(5));
+        assert!(
+            silent().await <= Duration::from_secs(9),
+            "all others at once"
+        );
+        asking.abort();
     }
 }

@@ -18,6 +18,7 @@ mod view;
 mod views;
 
 use std::io::IsTerminal as _;
+use std::iter;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -83,7 +84,7 @@ pub async fn top(args: TopArgs) -> Result<(), Failure> {
     let mut app = App::new(args.view, wants_colours());
     let mut asker = Asker::new(client);
     // The first answer comes before the terminal is taken: who gave a wrong address reads so on a plain line.
-    let first = asker.ask(&app.wanted()).await?;
+    let first = asker.ask(&app.wanted(), |_| {}).await?;
     if args.once {
         return once(&mut app, first, args.width);
     }
@@ -126,9 +127,15 @@ fn text_of(app: &mut App, picture: Picture, width: u16) -> String {
     text
 }
 
-/// Draws at every key, answer and second.
+/// A picture that is so much older than it should be is shown as old, whatever keeps the next one back: an answer may
+/// take 4 s, and so may that of another replica.
+const LATE: Duration = Duration::from_secs(8);
+
+/// Draws at every answer and second, and when all keys that wait are done: a held one repeats faster than many rows are
+/// drawn.
 async fn live(mut app: App, asker: Asker, every: Duration) -> Result<(), Failure> {
     let mut terminal = Terminal::take()?;
+    app.stale_after = every + LATE;
     let (wanted, wishes) = watch::channel(app.wanted());
     let (answers, mut pictures) = watch::channel(None);
     let asking = tokio::spawn(asker.run(every, wishes, answers));
@@ -140,21 +147,20 @@ async fn live(mut app: App, asker: Asker, every: Duration) -> Result<(), Failure
             break Err(failure);
         }
         tokio::select! {
-            key = terminal.event() => match key {
-                Some(event) => {
-                    if app.on_event(&event) == Done::Yes {
-                        break Ok(());
-                    }
-                    wanted.send_if_modified(|before| {
-                        let now = app.wanted();
-                        let is_new = *before != now;
-                        *before = now;
-                        is_new
-                    });
+            event = terminal.event() => {
+                // Without one the terminal is gone.
+                let Some(event) = event else { break Ok(()) };
+                let waiting = iter::from_fn(|| terminal.waiting());
+                if iter::once(event).chain(waiting).any(|event| app.on_event(&event) == Done::Yes) {
+                    break Ok(());
                 }
-                // The terminal is gone.
-                None => break Ok(()),
-            },
+                wanted.send_if_modified(|before| {
+                    let now = app.wanted();
+                    let is_new = *before != now;
+                    *before = now;
+                    is_new
+                });
+            }
             changed = pictures.changed() => {
                 let answer: Option<Result<Picture, Failure>> = pictures.borrow_and_update().clone();
                 match (changed, answer) {

@@ -62,6 +62,11 @@ impl Terminal {
         self.events.recv().await
     }
 
+    /// One that waits already.
+    pub(super) fn waiting(&mut self) -> Option<Event> {
+        self.events.try_recv().ok()
+    }
+
     /// Gives it back.
     ///
     /// # Errors

@@ -2,6 +2,8 @@
 //!
 //! `GRAPEVINE_WRITE_FRAMES=1 cargo test -p grapevine --lib top` writes them anew: look at what changed.
 
+use std::time::Duration;
+
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
@@ -256,6 +258,33 @@ fn what_is_old_does_not_look_well() {
     assert!(text.contains("✖ no replica answers"), "{text}");
     app.answered(Ok(picture()));
     assert!(!frame(&mut app, 120, 30).contains("not live"));
+}
+
+#[test]
+fn a_picture_without_a_successor_does_not_look_live() {
+    let mut app = shown(View::Overview);
+    app.stale_after = Duration::ZERO;
+    assert!(frame(&mut app, 120, 30).starts_with("✖ not live, of 0 s ago: r2 does not hear r1"));
+}
+
+/// As they are where admin ports are open to their own machines alone.
+#[test]
+fn replicas_that_are_not_asked_do_not_hide_what_happened() {
+    let mut silent = picture();
+    silent.not_asked = (2..22).map(|n| format!("r{n}: r1 answers there")).collect();
+    silent.events.truncate(1);
+    silent.events[0].at_s = u64::MAX;
+    let mut app = App::new(View::Overview, false);
+    app.show(silent);
+    let text = frame(&mut app, 80, 24);
+    assert!(text.contains("23:59:59  ▼ fault   r4 is dead"), "{text}");
+    assert!(
+        text.contains("▲ 20 replicas not asked: key 7 says why"),
+        "{text}"
+    );
+    app.view = View::Events;
+    let text = frame(&mut app, 80, 24);
+    assert!(text.contains("not asked: r2: r1"), "{text}");
 }
 
 #[test]

@@ -73,7 +73,7 @@ pub(super) fn links(matrix: &Matrix) -> Markup {
             @if matrix.rows.iter().flatten().any(|cell| *cell == Cell::Untold) {
                 p.soft { "?: it is not heard by this replica, or its release does not tell." }
             }
-            (and_more(matrix.more, "replicas, all of which hear each other and are heard"))
+            (and_more(matrix.more, matrix.rest_in_words()))
         }
     }
 }

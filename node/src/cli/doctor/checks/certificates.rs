@@ -1,14 +1,12 @@
 //! Certificates and keys of a running cluster: those between replicas, those of data ports, and clients' keys; files that a
 //! replica could not read again.
 
-use std::time::{Duration, UNIX_EPOCH};
-
 use grapevine_gossip::identity::date;
 use serde_json::Value;
 
 use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts, series};
 use crate::cli::doctor::finding::Finding;
-use crate::shown::words::files_in_words;
+use crate::shown::words::{files_in_words, moment};
 use crate::shown::{clean, field, rows};
 
 /// Days left at which it should be renewed; reminders in the log begin then, too.
@@ -58,8 +56,7 @@ fn begins_later(replica: &ReplicaFacts, labels: &str, now_s: f64) -> Option<Find
     if *begins_s <= now_s {
         return None;
     }
-    let [begins, now] =
-        [*begins_s, now_s].map(|at| date(UNIX_EPOCH + Duration::from_secs(at as u64)));
+    let [begins, now] = [*begins_s, now_s].map(|at| date(moment(at as u64)));
     let id = &replica.id;
     let whose = in_words(labels);
     let what = format!(

@@ -1,7 +1,5 @@
 //! Views that are lists of lines: who hears whom, rings, agreement, events. Pure.
 
-use std::time::{Duration, UNIX_EPOCH};
-
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -14,6 +12,7 @@ use crate::cli::top::app::App;
 use crate::cli::top::picture::Picture;
 use crate::page::model::{Standing, reason_in_words, rings as of_rings};
 use crate::shown::links::{Cell, Matrix};
+use crate::shown::words::{count, moment};
 use crate::shown::{clean, field, rows};
 
 /// Replicas in the table of who hears whom: those of which something is wrong first.
@@ -67,7 +66,7 @@ pub(super) fn links<'a>(picture: &Picture, theme: Theme) -> Vec<Line<'a>> {
         lines.push(Line::styled(text, theme.soft()));
     }
     if matrix.more > 0 {
-        let text = format!("and {} more, all of which hear and are heard", matrix.more);
+        let text = format!("and {} more {}", matrix.more, matrix.rest_in_words());
         lines.push(Line::styled(text, theme.soft()));
     }
     lines
@@ -181,7 +180,7 @@ pub(super) fn agreement<'a>(picture: &Picture, theme: Theme, width: u16) -> Vec<
     lines
 }
 
-/// What happened, the latest first: that is what somebody looks for.
+/// What happened, below whom of those that saw it nobody could ask.
 pub(super) fn events<'a>(picture: &Picture, theme: Theme) -> Vec<Line<'a>> {
     let mut lines: Vec<_> = picture
         .not_asked
@@ -191,23 +190,45 @@ pub(super) fn events<'a>(picture: &Picture, theme: Theme) -> Vec<Line<'a>> {
             Line::styled(text, theme.of(Standing::Doubtful))
         })
         .collect();
-    if picture.events.is_empty() {
-        let text = "nothing in the last hour, or since these replicas started";
-        lines.push(Line::styled(text, theme.soft()));
-    }
-    lines.extend(picture.events.iter().rev().map(|event| line(event, theme)));
+    lines.extend(happened(picture, theme));
     lines
 }
 
+/// What happened, in so many lines: who was not asked is one, so that it hides nothing.
+pub(super) fn latest<'a>(picture: &Picture, theme: Theme, room: usize) -> Vec<Line<'a>> {
+    let mut lines = happened(picture, theme);
+    let not_asked = picture.not_asked.len();
+    if not_asked > 0 {
+        lines.truncate(room.saturating_sub(1).max(1));
+        let who = count(not_asked, "replica");
+        let text = format!(
+            "{} {who} not asked: key 7 says why",
+            sign(Standing::Doubtful)
+        );
+        lines.push(Line::styled(text, theme.of(Standing::Doubtful)));
+    }
+    lines.truncate(room);
+    lines
+}
+
+/// The latest first: that is what somebody looks for.
+fn happened<'a>(picture: &Picture, theme: Theme) -> Vec<Line<'a>> {
+    if picture.events.is_empty() {
+        let text = "nothing in the last hour, or since these replicas started";
+        return vec![Line::styled(text, theme.soft())];
+    }
+    let latest = picture.events.iter().rev();
+    latest.map(|event| line(event, theme)).collect()
+}
+
 /// One event.
-pub(super) fn line<'a>(event: &Event, theme: Theme) -> Line<'a> {
+fn line<'a>(event: &Event, theme: Theme) -> Line<'a> {
     let (mark, standing) = match event.kind.as_str() {
         "fault" => ("▼", Standing::Bad),
         "repair" => ("▲", Standing::Well),
         _ => ("◆", Standing::Meant),
     };
-    let time =
-        humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(event.at_s)).to_string();
+    let time = humantime::format_rfc3339_seconds(moment(event.at_s)).to_string();
     let time = time.get(11..19).unwrap_or_default().to_owned();
     let kind = format!("  {mark} {:6}  ", event.kind);
     let text = clean(&format!("{} {}", event.who, event.text)).into_owned();

@@ -156,20 +156,23 @@ fn cut(area: Rect, lines: u16) -> (Rect, Rect) {
 
 fn headline(app: &App, area: Rect, buffer: &mut Buffer) -> Rect {
     let theme = theme(app);
-    let (standing, text) = match (&app.picture, &app.failure) {
+    let known = app
+        .picture
+        .as_ref()
+        .map(Picture::age)
+        .zip(app.headline.as_ref());
+    let (standing, text) = match (known, &app.failure) {
         // What is known is old: it is not to look well.
-        (Some(picture), Some(_)) => {
-            let age = picture.age().as_secs();
-            let text = format!("not live, of {age} s ago: {}", picture.headline().text);
+        (Some((age, known)), why) if why.is_some() || age > app.stale_after => {
+            let text = format!("not live, of {} s ago: {}", age.as_secs(), known.text);
             (Standing::Bad, text)
         }
-        (Some(picture), None) => {
-            let headline = picture.headline();
-            let standing = match headline.is_wrong {
+        (Some((_, known)), _) => {
+            let standing = match known.is_wrong {
                 true => Standing::Bad,
                 false => Standing::Well,
             };
-            (standing, headline.text)
+            (standing, known.text.clone())
         }
         (None, Some(why)) => (Standing::Bad, why.clone()),
         (None, None) => (Standing::Doubtful, "asking ...".to_owned()),

@@ -56,9 +56,7 @@ pub(super) fn draw(picture: &Picture, theme: Theme, area: Rect, buffer: &mut Buf
     };
     let (head, area) = cut(area, 1);
     Line::styled("WHAT HAPPENED", theme.head()).render(head, buffer);
-    let mut lines = lists::events(picture, theme);
-    lines.truncate(room);
-    Paragraph::new(lines).render(area, buffer);
+    Paragraph::new(lists::latest(picture, theme, room)).render(area, buffer);
 }
 
 enum Part {

@@ -5,6 +5,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Span;
+use serde_json::Value;
 
 use super::{Theme, sign};
 use crate::cli::top::app::App;
@@ -37,7 +38,7 @@ pub(super) fn replicas(
         }
     };
     let all = replicas::sorted(cluster);
-    let rows = all.into_iter().map(|replica| {
+    let cells = |replica: &Value| {
         let row = replicas::row(cluster, replica);
         let ring = match (row.is_other_ring, row.is_other_settings) {
             (true, _) => format!("{} (another)", row.ring),
@@ -57,7 +58,7 @@ pub(super) fn replicas(
             (row.admin, Style::new()),
             (row.registry, theme.soft()),
         ]
-    });
+    };
     let heads = [
         "REPLICA",
         "STATE",
@@ -68,7 +69,7 @@ pub(super) fn replicas(
         "ADMIN",
         "REGISTRY",
     ];
-    draw(&heads, rows.collect(), theme, app, area, buffer)
+    draw(&heads, (&all, cells), theme, app, area, buffer)
 }
 
 /// Draws the workers, the worst first, then the busiest; returns how many lines it took.
@@ -80,7 +81,7 @@ pub(super) fn workers(
     buffer: &mut Buffer,
 ) -> u16 {
     let all = workers::sorted(&picture.workers);
-    let rows = all.into_iter().map(|worker| {
+    let cells = |worker: &Value| {
         let row = workers::row(worker);
         let load = match row.most {
             Some(most) => format!("{} of {most}", short(row.in_flight)),
@@ -110,7 +111,7 @@ pub(super) fn workers(
             (row.notes.join("; "), theme.soft()),
             (row.sources, theme.soft()),
         ]
-    });
+    };
     let heads = [
         "WORKER",
         "STATE",
@@ -123,13 +124,14 @@ pub(super) fn workers(
         "NOTES",
         "SOURCES",
     ];
-    draw(&heads, rows.collect(), theme, app, area, buffer)
+    draw(&heads, (&all, cells), theme, app, area, buffer)
 }
 
-/// Draws as much as there is room for; with an app its selected row stands out, and is among what is drawn.
+/// Draws as much as there is room for; with an app its selected row stands out, and is among what is drawn. Cells are
+/// made of what is drawn alone: there may be thousands of others.
 fn draw(
     heads: &[&str],
-    rows: Vec<Vec<Cell>>,
+    (all, cells): (&[&Value], impl Fn(&Value) -> Vec<Cell>),
     theme: Theme,
     app: Option<&mut App>,
     area: Rect,
@@ -141,10 +143,12 @@ fn draw(
     let room = usize::from(area.height - 1);
     let selected = app.map(|app| {
         app.page = room.max(1);
-        app.row = app.row.min(rows.len().saturating_sub(1));
+        app.row = app.row.min(all.len().saturating_sub(1));
         app.row
     });
     let first = selected.map_or(0, |selected| (selected + 1).saturating_sub(room));
+    let shown = all.iter().skip(first).take(room);
+    let rows: Vec<_> = shown.map(|row| cells(row)).collect();
     let columns = columns(heads, &rows, area);
     let mut line = |y: u16, cells: &[Cell]| {
         for ((text, style), (x, width)) in cells.iter().zip(&columns) {
@@ -156,9 +160,8 @@ fn draw(
         .map(|head| ((*head).to_owned(), theme.head()))
         .collect();
     line(area.y, &named);
-    let shown = rows.iter().skip(first).take(room);
     let mut y = area.y;
-    for cells in shown {
+    for cells in &rows {
         y += 1;
         line(y, cells);
     }
@@ -171,7 +174,7 @@ fn draw(
         };
         buffer.set_style(row, Style::new().add_modifier(Modifier::REVERSED));
     }
-    let left = rows.len().saturating_sub(room);
+    let left = all.len().saturating_sub(room);
     if selected.is_none() && left > 0 && room > 0 {
         // The last line says what it hides.
         let at = Rect {

@@ -59,6 +59,13 @@ fn certificates_that_end_are_named() {
             "set the clock",
         ],
     );
+    let never = |facts: &mut ClusterFacts| {
+        listener(facts);
+        let series = "grapevine_tls_certificate_begins_seconds{files=\"listener\"}".to_owned();
+        facts.replicas[1].metrics.push((series, 1e30));
+    };
+    let text = "the certificate of listener at r2 begins on 9999-12-31 23:59:59.0 UTC";
+    check(never, Problem, "certificate", &[text]);
 }
 
 #[test]
