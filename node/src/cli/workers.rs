@@ -356,6 +356,15 @@ fn all_urls(mut urls: Vec<String>, file: Option<&Path>) -> Result<Vec<String>, F
 
 /// Every worker, page by page, in one answer.
 pub(super) async fn all_workers(client: &AdminClient) -> Result<Value, Failure> {
+    let workers = workers_that(client, |_| true).await?;
+    Ok(json!({ "workers": workers }))
+}
+
+/// Workers for which this is so. No more than a page of others is held: a cluster may have thousands of them.
+pub(super) async fn workers_that(
+    client: &AdminClient,
+    is_so: impl Fn(&Value) -> bool,
+) -> Result<Vec<Value>, Failure> {
     let mut workers = Vec::new();
     let mut after: Option<String> = None;
     loop {
@@ -365,11 +374,11 @@ pub(super) async fn all_workers(client: &AdminClient) -> Result<Value, Failure> 
             .call(Method::GET, &path, query.as_slice(), Vec::new())
             .await?;
         if let Some(Value::Array(more)) = page.get_mut("workers").map(Value::take) {
-            workers.extend(more);
+            workers.extend(more.into_iter().filter(&is_so));
         }
         after = page["next"].as_str().map(str::to_owned);
         if after.is_none() {
-            return Ok(json!({ "workers": workers }));
+            return Ok(workers);
         }
     }
 }

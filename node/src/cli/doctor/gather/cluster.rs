@@ -1,8 +1,10 @@
 //! A running cluster: what the asked replica knows, and what each other one says of itself where its admin port answers.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -11,11 +13,15 @@ use super::net::failure_to_connect;
 use crate::cli::client::{AdminClient, NO_ADMIN_ADDRESS};
 use crate::cli::doctor::facts::{ClusterFacts, DataPort, ReplicaFacts, series};
 use crate::cli::failure::Failure;
+use crate::cli::workers::workers_that;
 use crate::shown::trouble::own_trouble;
 use crate::shown::{field, rows};
 
 /// Rings differ for a moment after each change of the workers; what differs for longer than this lasts.
 const SECOND_LOOK: Duration = Duration::from_secs(3);
+
+/// Other replicas that are asked at once: each answers with thousands of workers, page by page.
+const ASKED_AT_ONCE: usize = 8;
 
 /// Asks the replica, and those that it names.
 ///
@@ -27,16 +33,17 @@ pub(in super::super) async fn gather(client: &AdminClient) -> Result<ClusterFact
         sleep(SECOND_LOOK).await;
         cluster = client.get(&["cluster"]).await?;
     }
-    let workers = crate::cli::workers::all_workers(client).await?;
+    let workers = workers_that(client, |_| true).await?;
     let discovery = client.get(&["discovery"]).await?;
     let own = field(&cluster, "replica");
+    let troubled = workers.iter().filter(|row| is_troubled(row)).cloned();
     let mut facts = ClusterFacts {
-        workers: rows(&workers, "workers").to_vec(),
+        replicas: vec![replica(client, &own, Some(troubled.collect())).await?],
+        workers,
         sources: rows(&discovery, "sources").to_vec(),
-        replicas: vec![replica(client, &own).await?],
         ..ClusterFacts::default()
     };
-    let mut asking = JoinSet::new();
+    let (mut asking, turns) = (JoinSet::new(), Arc::new(Semaphore::new(ASKED_AT_ONCE)));
     let live = rows(&cluster, "replicas")
         .iter()
         .filter(|row| row["live"] == true);
@@ -46,8 +53,10 @@ pub(in super::super) async fn gather(client: &AdminClient) -> Result<ClusterFact
             facts.not_asked.push((id, NO_ADMIN_ADDRESS.to_owned()));
             continue;
         };
+        let turns = Arc::clone(&turns);
         asking.spawn(async move {
-            let asked = replica(&other, &id).await;
+            let _turn = turns.acquire().await;
+            let asked = replica(&other, &id, None).await;
             (id, asked)
         });
     }
@@ -86,8 +95,16 @@ fn is_in_motion(cluster: &Value) -> bool {
     seen.any(|row| Some(row) != first) || !rows(cluster, "unheard").is_empty()
 }
 
-/// What a replica says of itself.
-async fn replica(client: &AdminClient, id: &str) -> Result<ReplicaFacts, Failure> {
+fn is_troubled(worker: &Value) -> bool {
+    own_trouble(worker).is_some()
+}
+
+/// What a replica says of itself; `troubled`: its workers in trouble, if they are known.
+async fn replica(
+    client: &AdminClient,
+    id: &str,
+    troubled: Option<Vec<Value>>,
+) -> Result<ReplicaFacts, Failure> {
     let cluster = client.get(&["cluster"]).await?;
     client.must_be(id, &cluster)?;
     let asked = Instant::now();
@@ -98,16 +115,17 @@ async fn replica(client: &AdminClient, id: &str) -> Result<ReplicaFacts, Failure
         Err(failure) => return Err(failure),
     };
     let (now, took) = (now_ms(), asked.elapsed());
-    let workers = crate::cli::workers::all_workers(client).await?;
-    let is_troubled = |row: &&Value| own_trouble(row).is_some();
-    let troubled = rows(&workers, "workers").iter().filter(is_troubled);
+    let troubled = match troubled {
+        Some(troubled) => troubled,
+        None => workers_that(client, is_troubled).await?,
+    };
     let unsure_ms = i64::try_from(took.as_millis() / 2).unwrap_or(i64::MAX);
     let ahead = |theirs: i64| theirs - (now - unsure_ms);
     Ok(ReplicaFacts {
         ahead_ms: about["now_ms"].as_i64().map(ahead),
         metrics: wanted(&client.text(&["metrics"]).await?),
         id: id.to_owned(),
-        troubled: troubled.cloned().collect(),
+        troubled,
         cluster,
         about,
         unsure_ms,
@@ -161,9 +179,12 @@ fn is_loopback(address: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use serde_json::json;
 
     use super::*;
+    use crate::cli::fake_replica::{port, serve};
 
     #[test]
     fn the_metrics_that_are_read_are_found() {
@@ -182,6 +203,28 @@ mod tests {
             ),
         ];
         assert_eq!(wanted(text), expected);
+    }
+
+    #[tokio::test]
+    async fn the_list_of_the_asked_replica_is_read_once() {
+        let (listener, at) = port().await;
+        let row =
+            |id: &str, verdict: &str| json!({ "id": id, "state": "active", "verdict": verdict });
+        let workers = [row("w1", "good"), row("w2", "unreachable")];
+        let answer = json!({ "replica": "r1", "replicas": [], "workers": workers });
+        let lists = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&lists);
+        let _replica = serve(listener, move |line| {
+            count.fetch_add(usize::from(line.contains(" /workers")), Ordering::Relaxed);
+            (200, answer.clone())
+        });
+        let url = format!("http://{at}").parse().expect("a URL");
+        let client = AdminClient::at(url, None).expect("a client");
+        let facts = gather(&client).await.expect("r1 answers");
+        assert_eq!(facts.workers.len(), 2);
+        assert_eq!(field(&facts.replicas[0].troubled[0], "id"), "w2");
+        assert_eq!(facts.replicas[0].troubled.len(), 1);
+        assert_eq!(lists.load(Ordering::Relaxed), 1);
     }
 
     #[test]
