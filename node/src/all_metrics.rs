@@ -257,7 +257,7 @@ mod tests {
         };
         let count = |model: &str| {
             let model = Arc::from(model);
-            upstream.answers.count(worker, &model, &usage, None);
+            upstream.answers.count(worker, &model, &usage, None, false);
         };
         for number in 0..17 {
             count(&format!("former-{number}"));
@@ -268,11 +268,29 @@ mod tests {
         assert!(shown("former-3") && !shown("former-15") && shown("other"));
         count("present");
         assert!(shown("present"));
-        assert_eq!(
-            AnswerMetrics::prompts_of(worker).0,
-            18 * 10,
-            "nothing is lost"
-        );
+        let counted = worker.series.prompts.read();
+        assert_eq!(counted, (18 * 10, 0, false), "nothing is lost");
+    }
+
+    /// Its tokens count where it is answered, which may be seconds later.
+    #[test]
+    fn a_prompt_is_looked_up_in_the_cache_of_its_prefill_worker_alone() {
+        let metrics = AllMetrics::new();
+        let pool = pool_for_tests(&ClusterSettings::default(), &["prefill", "decode"]);
+        let [prefill, decode] = [0, 1].map(|at| &pool.members()[at].worker);
+        let (answers, model) = (&metrics.answers, Arc::from("m"));
+        let usage = |cached_tokens| crate::http::sse::Usage {
+            prompt_tokens: 10,
+            cached_tokens,
+            ..Default::default()
+        };
+        answers.count_cached(prefill, &model, &usage(None), 0);
+        answers.count_cached(prefill, &model, &usage(Some(9)), 0);
+        answers.count(decode, &model, &usage(Some(10)), None, true);
+        let counted = [prefill, decode].map(|worker| worker.series.prompts.read());
+        assert_eq!(counted, [(20, 9, true), (0, 0, false)]);
+        answers.count(decode, &model, &usage(Some(0)), None, false);
+        assert_eq!(decode.series.prompts.read(), (10, 0, true));
     }
 
     /// Its last requests end after it has left, and count what it had no series of.
@@ -285,14 +303,14 @@ mod tests {
         let (asked, late) = (Arc::from("asked"), Arc::from("late"));
         let usage = crate::http::sse::Usage::default();
         upstream.attempts.count(worker, ANSWERED);
-        upstream.answers.count(worker, &asked, &usage, None);
+        upstream.answers.count(worker, &asked, &usage, None, false);
         assert!(metrics.encode().contains("\"gone\""));
 
         upstream.leave(worker);
         upstream.attempts.count(worker, ANSWERED);
         upstream.attempts.count(worker, "closed");
-        upstream.answers.count(worker, &asked, &usage, None);
-        upstream.answers.count(worker, &late, &usage, None);
+        upstream.answers.count(worker, &asked, &usage, None, false);
+        upstream.answers.count(worker, &late, &usage, None, false);
         upstream.answers.first_token(worker, 1.0);
         assert!(!metrics.encode().contains("\"gone\""));
     }

@@ -1,11 +1,12 @@
 //! The series of one worker that requests count in.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 
 use super::failure::ATTEMPT_RESULTS;
+use crate::http::sse::Usage;
 use crate::metrics::cached_series::CachedSeries;
 use crate::metrics::{Counter, Histogram};
 
@@ -18,8 +19,8 @@ pub struct WorkerMetricCache {
     pub first_token: OnceLock<Histogram>,
     /// Tokens, by model; at most [`MODELS_MAX`] and one for all others.
     tokens: ArcSwap<Vec<Arc<TokenSeries>>>,
-    /// What models that are gone counted of prompts, and of these of what the cache had.
-    gone: (AtomicU64, AtomicU64),
+    /// Prompts that were looked up in its cache.
+    pub prompts: PromptCounts,
     /// Answers whose usage said how much of the prompt was cached, and answers whose usage did not.
     pub usages: UsageCounts,
     /// Its series are forgotten. Held while one is looked up for the first time.
@@ -33,6 +34,36 @@ pub struct UsageCounts {
     pub detailed: AtomicU64,
     /// Without.
     pub plain: AtomicU64,
+}
+
+/// Prompts that were looked up in a worker's cache, of all models. What came from a prefill worker was looked up there.
+#[derive(Debug, Default)]
+pub struct PromptCounts {
+    /// Tokens of them.
+    looked_up: AtomicU64,
+    /// Of these, what was found.
+    cached: AtomicU64,
+    /// It says what it finds, or did once: of a prompt of which it finds nothing vLLM says nothing.
+    tells: AtomicBool,
+}
+
+impl PromptCounts {
+    /// One was looked up.
+    pub(super) fn count(&self, usage: &Usage) {
+        self.looked_up
+            .fetch_add(usage.prompt_tokens, Ordering::Relaxed);
+        if let Some(cached) = usage.cached_tokens {
+            self.cached.fetch_add(cached, Ordering::Relaxed);
+            self.tells.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Tokens that were looked up so far, those of them that were found, and whether it says what it finds.
+    pub fn read(&self) -> (u64, u64, bool) {
+        let cached = self.cached.load(Ordering::Relaxed);
+        let looked_up = self.looked_up.load(Ordering::Relaxed);
+        (looked_up, cached, self.tells.load(Ordering::Relaxed))
+    }
 }
 
 /// Models of one worker whose tokens are counted apart, the first that it was asked for.
@@ -77,7 +108,7 @@ impl Default for WorkerMetricCache {
             attempts: CachedSeries::new(ATTEMPT_RESULTS.len()),
             first_token: OnceLock::new(),
             tokens: ArcSwap::default(),
-            gone: Default::default(),
+            prompts: PromptCounts::default(),
             usages: UsageCounts::default(),
             has_left: Mutex::default(),
         }
@@ -126,17 +157,6 @@ impl WorkerMetricCache {
         series
     }
 
-    /// Prompt tokens of all models so far, and those of them that its cache had.
-    pub(super) fn prompts(&self) -> (u64, u64) {
-        let gone = [&self.gone.0, &self.gone.1].map(|sum| sum.load(Ordering::Relaxed));
-        let series = self.tokens.load();
-        let of_model = series.iter().map(|of| (of.prompt.get(), of.cached.get()));
-        let add = u64::saturating_add;
-        of_model.fold((gone[0], gone[1]), |all: (u64, u64), one| {
-            (add(all.0, one.0), add(all.1, one.1))
-        })
-    }
-
     /// Makes room of models that are served no more; gives their labels.
     pub(super) fn keep(&self, is_served: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
         let stays =
@@ -147,11 +167,6 @@ impl WorkerMetricCache {
         let _no_look_up = self.has_left();
         let all = Vec::clone(&self.tokens.load());
         let (kept, gone): (Vec<_>, Vec<_>) = all.into_iter().partition(stays);
-        for series in &gone {
-            let (prompt, cached) = (series.prompt.get(), series.cached.get());
-            self.gone.0.fetch_add(prompt, Ordering::Relaxed);
-            self.gone.1.fetch_add(cached, Ordering::Relaxed);
-        }
         self.tokens.store(Arc::new(kept));
         let labels = gone.iter().map(|series| Arc::clone(&series.model));
         labels.collect()

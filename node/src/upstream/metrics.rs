@@ -162,14 +162,23 @@ impl AnswerMetrics {
 
     /// Counts what a prefill worker reported of its cache; the tokens of the request count where it is answered.
     pub fn count_cached(&self, worker: &Worker, model: &Arc<str>, usage: &Usage, expected: u32) {
+        worker.series.prompts.count(usage);
         let series = self.tokens(worker, model);
         series.cached.inc_by(usage.cached_tokens.unwrap_or(0));
         series.expected.inc_by(expected.into());
     }
 
     /// Counts the tokens that a worker reported; `expected`: those that were expected in its cache, if it reported what
-    /// was there.
-    pub fn count(&self, worker: &Worker, model: &Arc<str>, usage: &Usage, expected: Option<u32>) {
+    /// was there. Of a prompt whose blocks arrived (`kv_arrived`) it repeats what the prefill worker found in its cache,
+    /// which counts there.
+    pub fn count(
+        &self,
+        worker: &Worker,
+        model: &Arc<str>,
+        usage: &Usage,
+        expected: Option<u32>,
+        kv_arrived: bool,
+    ) {
         let usages = &worker.series.usages;
         let counted = match usage.cached_tokens {
             Some(_) => &usages.detailed,
@@ -178,7 +187,10 @@ impl AnswerMetrics {
         counted.fetch_add(1, Ordering::Relaxed);
         let series = self.tokens(worker, model);
         series.prompt.inc_by(usage.prompt_tokens);
-        series.cached.inc_by(usage.cached_tokens.unwrap_or(0));
+        if !kv_arrived {
+            worker.series.prompts.count(usage);
+            series.cached.inc_by(usage.cached_tokens.unwrap_or(0));
+        }
         series.expected.inc_by(expected.unwrap_or(0).into());
         series.reported.inc_by(usage.completion_tokens);
     }
@@ -188,11 +200,6 @@ impl AnswerMetrics {
         if tokens > 0 {
             self.tokens(worker, model).counted.inc_by(tokens);
         }
-    }
-
-    /// Prompt tokens that a worker reported so far, of all models, and those of them that came from its cache.
-    pub fn prompts_of(worker: &Worker) -> (u64, u64) {
-        worker.series.prompts()
     }
 
     /// Ends a worker's series of models that are served no more; the first models of its life would have all of them else.

@@ -85,7 +85,7 @@ struct MinuteView {
     in_flight: f64,
     /// At this replica now.
     waiting: f64,
-    /// Share of prompt tokens that came from workers' caches, 0 to 1; null where none was reported.
+    /// Share of prompt tokens from caches of workers that tell of them, 0 to 1; null where there were none.
     hit_rate: Option<f64>,
 }
 

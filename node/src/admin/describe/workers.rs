@@ -95,7 +95,8 @@ pub(in crate::admin) struct WorkerView {
     usage_with_details: u64,
     /// Answers at this replica whose usage did not.
     usage_without_details: u64,
-    /// Share of its prompt tokens that came from its cache within ten minutes, 0 to 1; null where none was reported.
+    /// Share of the prompt tokens that it looked up in its cache, within ten minutes, 0 to 1; null where there were none, and
+    /// where it does not tell.
     hit_rate: Option<f64>,
     pending_prefill_tokens: f64,
     context_tokens: f64,

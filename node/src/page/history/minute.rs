@@ -27,7 +27,7 @@ pub struct Minute {
     pub in_flight: f32,
     /// Requests that wait at this replica now.
     pub waiting: f32,
-    /// Share of prompt tokens that came from workers' caches; none where none was reported.
+    /// Share of prompt tokens that came from workers' caches; none where no worker tells of its own.
     pub hit_rate: Option<f64>,
 }
 
@@ -105,6 +105,7 @@ mod tests {
             let sample = WorkerSample {
                 prompt_tokens: u64::from(n) * 100,
                 cached_tokens: u64::from(n) * 75,
+                tells: true,
                 ..WorkerSample::default()
             };
             taken.workers = vec![("w".to_owned(), sample)];
@@ -133,6 +134,7 @@ mod tests {
             let sample = WorkerSample {
                 prompt_tokens: u64::from(n) * 100,
                 cached_tokens: u64::from(n) * 75,
+                tells: true,
                 ..WorkerSample::default()
             };
             if n <= 2 {

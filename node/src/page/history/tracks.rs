@@ -10,9 +10,9 @@ use super::SAMPLES_MAX;
 pub struct WorkerSample {
     /// Requests there, from all replicas.
     pub in_flight: f32,
-    /// Prompt tokens that it reported since this replica started.
+    /// Prompt tokens that were looked up in its cache since this replica started.
     pub prompt_tokens: u64,
-    /// Of these, from its cache.
+    /// Of these, what was found there, as it says.
     pub cached_tokens: u64,
     /// Attempts that it answered, since this replica started.
     pub answered: u64,
@@ -20,6 +20,8 @@ pub struct WorkerSample {
     pub failed: u64,
     /// It may get requests.
     pub is_usable: bool,
+    /// It says what it finds in its cache: where not, nothing found means nothing.
+    pub tells: bool,
 }
 
 /// A replica in one sample.
@@ -35,7 +37,7 @@ pub struct ReplicaSample {
     pub heard_ms: f32,
 }
 
-/// Samples by id. One that is not in a sample for an hour is forgotten.
+/// Samples by id; each has its room from the first on. One that is not in a sample for an hour is forgotten.
 #[derive(Debug, Clone)]
 pub struct Tracks<T> {
     limit: usize,
@@ -66,15 +68,17 @@ impl<T> Tracks<T> {
                 None => new.push((id, sample)),
             }
         }
-        let mut left_out = 0;
-        for (id, sample) in new {
-            if self.by_id.len() < self.limit || self.forget_who_left_first(at) {
-                self.by_id.insert(id, [(at, sample)].into());
-            } else {
-                left_out += 1;
+        let mut new = new.into_iter();
+        while let Some((id, sample)) = new.next() {
+            if self.by_id.len() >= self.limit && !self.forget_who_left_first(at) {
+                return 1 + new.len();
             }
+            // By doublings it would have room for half as many more as it may take.
+            let mut track = VecDeque::with_capacity(SAMPLES_MAX);
+            track.push_back((at, sample));
+            self.by_id.insert(id, track);
         }
-        left_out
+        0
     }
 
     /// Makes room; false where all are in the sample of `now`.
@@ -93,14 +97,15 @@ impl<T> Tracks<T> {
 }
 
 impl Tracks<WorkerSample> {
-    /// Share of prompt tokens that came from the worker's cache within this time; none where none was reported.
+    /// Share of prompt tokens that came from the worker's cache within this time; none where there was none, or it does not
+    /// tell.
     pub fn hit_rate(&self, id: &str, within: Duration) -> Option<f64> {
         let (prompt, cached) = self.prompts_of(id, within)?;
         (prompt > 0).then(|| cached as f64 / prompt as f64)
     }
 
-    /// Prompt tokens that the workers of the sample `at` reported within the time before it, and those of them that came
-    /// from their caches. What is remembered of workers that left is of another time.
+    /// Prompt tokens that were looked up within the time before the sample `at` in caches of its workers that tell, and
+    /// those of them that were found. What is remembered of workers that left is of another time.
     pub fn prompts(&self, at: Duration, within: Duration) -> (u64, u64) {
         let is_there = |track: &VecDeque<(Duration, WorkerSample)>| {
             track.back().is_some_and(|(last, _)| *last == at)
@@ -122,20 +127,18 @@ impl Tracks<WorkerSample> {
             first = earlier;
         }
         let prompt = last.prompt_tokens - first.prompt_tokens;
-        Some((prompt, last.cached_tokens - first.cached_tokens))
+        let cached = last.cached_tokens - first.cached_tokens;
+        last.tells.then_some((prompt, cached))
     }
 }
 
 impl WorkerSample {
     /// Whether its counters can have grown from those of an earlier sample: they begin anew with a worker that left and
     /// came back.
-    fn may_follow(&self, earlier: &Self) -> bool {
+    pub fn may_follow(&self, earlier: &Self) -> bool {
         let prompt = self.prompt_tokens.checked_sub(earlier.prompt_tokens);
         let cached = self.cached_tokens.checked_sub(earlier.cached_tokens);
-        // A prefill worker's prompts count where they are answered.
-        prompt
-            .zip(cached)
-            .is_some_and(|(all, part)| part <= all || all == 0)
+        prompt.zip(cached).is_some_and(|(all, part)| part <= all)
     }
 }
 
@@ -154,6 +157,7 @@ mod tests {
             tracks.push(EVERY * n, ids(&["a"]));
         }
         assert_eq!(tracks.of("a").map(Iterator::count), Some(SAMPLES_MAX));
+        assert_eq!(tracks.by_id["a"].capacity(), SAMPLES_MAX);
         assert_eq!(tracks.push(EVERY * 362, ids(&["a", "c"])), 0);
         assert!(tracks.of("b").is_none() && tracks.of("c").is_some());
     }
@@ -179,6 +183,7 @@ mod tests {
             let sample = WorkerSample {
                 prompt_tokens,
                 cached_tokens,
+                tells: true,
                 ..WorkerSample::default()
             };
             tracks.push(EVERY * n as u32, vec![("w".to_owned(), sample)]);
@@ -198,12 +203,28 @@ mod tests {
             assert_eq!(tracks.hit_rate("w", EVERY * 9), Some(0.9), "{counts:?}");
             assert_eq!(tracks.prompts(EVERY * 2, EVERY * 9), (600, 540));
         }
-        // Prompts that another worker answers, from this one's cache.
-        let prefill = counted(&[(0, 0), (0, 500), (0, 540)]);
-        assert_eq!(prefill.hit_rate("w", EVERY * 9), None);
-        assert_eq!(prefill.prompts(EVERY * 2, EVERY * 9), (0, 540));
         let away = counted(&[(500, 0), (0, 0)]);
         assert_eq!(away.hit_rate("w", EVERY * 9), None);
+    }
+
+    /// Half of a fleet does not tell what its caches had: its prompts are no misses.
+    #[test]
+    fn a_worker_that_does_not_tell_has_no_hit_rate_and_no_part_in_that_of_all() {
+        let mut tracks = Tracks::new(2);
+        for n in 0..3 {
+            let sample = |tells: bool| WorkerSample {
+                prompt_tokens: u64::from(n) * 100,
+                cached_tokens: if tells { u64::from(n) * 90 } else { 0 },
+                tells,
+                ..WorkerSample::default()
+            };
+            let taken = [("told", sample(true)), ("silent", sample(false))];
+            let taken = taken.map(|(id, sample)| (id.to_owned(), sample));
+            tracks.push(EVERY * n, taken.into());
+        }
+        let rates = ["told", "silent"].map(|id| tracks.hit_rate(id, EVERY * 9));
+        assert_eq!(rates, [Some(0.9), None]);
+        assert_eq!(tracks.prompts(EVERY * 2, EVERY * 9), (200, 180));
     }
 
     #[test]

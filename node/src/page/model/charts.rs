@@ -338,8 +338,11 @@ fn agreeing_share(sample: &Sample) -> f32 {
 }
 
 fn hits(before: &WorkerSample, now: &WorkerSample) -> f32 {
-    let prompt = now.prompt_tokens.saturating_sub(before.prompt_tokens);
-    let cached = now.cached_tokens.saturating_sub(before.cached_tokens);
+    if !now.tells || !now.may_follow(before) {
+        return f32::NAN;
+    }
+    let prompt = now.prompt_tokens - before.prompt_tokens;
+    let cached = now.cached_tokens - before.cached_tokens;
     cached as f32 / prompt as f32
 }
 
@@ -354,6 +357,25 @@ mod tests {
             [0, 10, 240, 241, 600, 3_540, 3_600, 9_999].map(minutes),
             [4.0, 4.0, 4.0, 8.0, 12.0, 60.0, 60.0, 60.0]
         );
+    }
+
+    #[test]
+    fn a_share_of_hits_is_one_or_none() {
+        let sample = |prompt_tokens, cached_tokens, tells| WorkerSample {
+            prompt_tokens,
+            cached_tokens,
+            tells,
+            ..WorkerSample::default()
+        };
+        let before = sample(500, 100, true);
+        assert_eq!(hits(&before, &sample(600, 190, true)), 0.9);
+        for now in [
+            sample(510, 200, true),
+            sample(600, 100, false),
+            sample(20, 0, true),
+        ] {
+            assert!(hits(&before, &now).is_nan(), "{now:?}");
+        }
     }
 
     #[test]

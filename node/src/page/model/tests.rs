@@ -67,6 +67,7 @@ fn busy_hour(workers: &[&str]) -> (History, Moment) {
             in_flight: (n * 13 % 17) as f32,
             prompt_tokens: n * 100,
             cached_tokens: n * 25,
+            tells: true,
             ..WorkerSample::default()
         };
         taken.workers = workers

@@ -28,7 +28,6 @@ use crate::shown::trouble::trouble_of_verdict;
 use crate::shutdown::Phase;
 use crate::upstream::Worker;
 use crate::upstream::failure::{ANSWERED, ATTEMPT_RESULTS, GIVEN_UP};
-use crate::upstream::metrics::AnswerMetrics;
 
 /// Between two looks for changes.
 const LOOK: Duration = Duration::from_secs(1);
@@ -218,7 +217,7 @@ impl Sampler {
         if !worker.has_series() {
             return sample;
         }
-        (sample.prompt_tokens, sample.cached_tokens) = AnswerMetrics::prompts_of(worker);
+        (sample.prompt_tokens, sample.cached_tokens, sample.tells) = worker.series.prompts.read();
         for result in ATTEMPT_RESULTS {
             let worker = Arc::clone(&worker.label);
             let labels = AttemptLabels { worker, result };

@@ -127,14 +127,9 @@ impl Record {
         let expected = recorded.map(RecordedPlacement::expected_tokens);
         let own = Usage {
             completion_tokens: told.map_or(0, made_here),
-            // Of what came from a prefill worker it repeats what that one found in its cache, which counts there.
-            cached_tokens: usage.cached_tokens.map(|cached| match self.kv_arrived {
-                true => 0,
-                false => cached,
-            }),
             ..usage
         };
-        answers.count(worker, model, &own, expected);
+        answers.count(worker, model, &own, expected, self.kv_arrived);
         if let Some(recorded) = recorded {
             self.cluster.cache_view().correct(recorded, &usage);
         }

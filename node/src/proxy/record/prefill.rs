@@ -81,12 +81,11 @@ impl Record {
         if let Some(recorded) = &mut leg.recorded {
             recorded.settle();
         }
-        let Some(usage) = usage.filter(|usage| usage.cached_tokens.is_some()) else {
-            return;
-        };
+        let Some(usage) = usage else { return };
         leg.cached_tokens = usage.cached_tokens;
+        let has_told = usage.cached_tokens.is_some();
         // Some policies expect nothing.
-        let recorded = leg.recorded.as_ref();
+        let recorded = leg.recorded.as_ref().filter(|_| has_told);
         let expected = recorded.map_or(0, RecordedPlacement::expected_tokens);
         let (answers, model) = (&self.metrics.answers, self.series.label());
         answers.count_cached(&leg.worker, model, &usage, expected);
