@@ -294,6 +294,15 @@ async fn with_a_token_a_session_opens_the_page_and_nothing_else() {
     let bearer = format!("Bearer {TOKEN}");
     let by_token = get(admin, "/", &[("authorization", &bearer)]).await;
     assert_eq!(by_token.head.status, 200);
+    // What a proxy on the way asks for, and passes on.
+    for of_proxy in ["Basic YTpi", "Bearer of-somebody"] {
+        let of_proxy = ("authorization", of_proxy);
+        let in_session = get(admin, "/", &[of_proxy, ("cookie", cookie)]).await;
+        assert_eq!(in_session.head.status, 200, "{}", in_session.text());
+        let stranger = get(admin, "/", &[of_proxy]).await;
+        assert_eq!(stranger.head.status, 401);
+        assert!(stranger.text().contains("Sign in"), "{}", stranger.text());
+    }
     let ended = post(admin, "/page/logout", Some(OWN), cookie, "").await;
     assert_eq!(ended.head.status, 200, "{}", ended.text());
     assert_eq!(

@@ -21,7 +21,7 @@ impl Admin {
         let workers = workers.iter().filter_map(|of| self.describe_worker(of));
         let sources = self.board.describe(Instant::now());
         Facts {
-            cluster: value(&self.describe_cluster()),
+            cluster: self.cluster_facts(),
             workers: workers.map(|worker| value(&worker)).collect(),
             links: value(&self.describe_links()),
             rings: value(&self.describe_rings()),
@@ -32,12 +32,21 @@ impl Admin {
         }
     }
 
+    /// The replicas and what is common to them.
+    pub(super) fn cluster_facts(&self) -> Value {
+        value(&self.describe_cluster())
+    }
+
+    /// One worker, if it is registered.
+    pub(super) fn worker_facts(&self, id: &str) -> Option<Value> {
+        let fleet = self.cluster.fleet();
+        let worker = fleet.workers().find(|of| of.id.as_str() == id)?;
+        Some(value(&self.describe_worker(worker)?))
+    }
+
     /// What may be asked for: models that workers serve, and aliases for them.
     pub(super) fn askable(&self) -> Vec<String> {
-        askable(
-            &value(&self.describe_rings()),
-            &value(&self.describe_cluster()),
-        )
+        askable(&value(&self.describe_rings()), &self.cluster_facts())
     }
 
     fn tenants(&self) -> Vec<TenantUse> {

@@ -39,6 +39,7 @@ use crate::api::ApiError;
 use crate::page::html::login::{self, Notice};
 use crate::page::html::{SCRIPT, STYLE, Shell, encoded, explain};
 use crate::page::model::{Listed, MODELS_SHOWN};
+use crate::tenants::bearer;
 
 pub(super) use self::live::LiveBody;
 use self::live::Viewers;
@@ -183,20 +184,20 @@ impl Admin {
         }
     }
 
-    /// Who asks: the port without a token is open to whom it is bound for; else the token, or a session.
+    /// Who asks: the port without a token is open to whom it is bound for; else the token, or a session. Whatever else is in
+    /// `Authorization` is for a proxy on the way, which may ask for credentials of its own and pass them on.
     fn visitor(&self, head: &Head) -> Result<Visitor, ApiError> {
         let Some(token) = &*self.token.now() else {
             self.check_caller(head)?;
             return Ok(Visitor::Anybody);
         };
-        if head.headers.contains_key(header::AUTHORIZATION) {
-            self.check_caller(head)?;
-            return Ok(Visitor::WithToken);
-        }
         let id = self.session_id(head);
-        let is_known = id.is_some_and(|id| self.pages.sessions.is_known(&id, token));
-        Ok(match is_known {
-            true => Visitor::WithSession,
+        if id.is_some_and(|id| self.pages.sessions.is_known(&id, token)) {
+            return Ok(Visitor::WithSession);
+        }
+        let has_token = bearer(&head.headers).is_some() && self.check_caller(head).is_ok();
+        Ok(match has_token {
+            true => Visitor::WithToken,
             false => Visitor::Stranger,
         })
     }

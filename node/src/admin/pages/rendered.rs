@@ -12,7 +12,7 @@ use crate::admin::Admin;
 use crate::admin::query::Query;
 use crate::api::ApiError;
 use crate::page::html::{Part, detail, parts_of};
-use crate::page::model::Overview;
+use crate::page::model::{Hour, Overview};
 
 /// So old may a page be that somebody else has asked for.
 const FRESH: Duration = Duration::from_millis(900);
@@ -79,19 +79,32 @@ impl Admin {
     }
 
     fn make_parts(&self, what: &What) -> Made {
-        let facts = self.facts();
-        let parts = self.recorder.show(|history, now| match what {
-            What::Overview => parts_of(&Overview::of(&facts, history, now)),
-            What::Worker(id) => detail::worker(&facts, history, id, now),
-            What::Replica(id) => detail::replica(&facts, history, id, now),
-        });
+        // Those who write the history wait while it is looked at: no page is made meanwhile.
+        let (parts, is_known) = match what {
+            What::Overview => {
+                let facts = self.facts();
+                let hour = self.recorder.show(Hour::of_cluster);
+                (parts_of(&Overview::of(&facts, hour)), true)
+            }
+            What::Worker(id) => {
+                let found = self.worker_facts(id);
+                let hour = self
+                    .recorder
+                    .show(|history, now| Hour::of_worker(history, id, now));
+                (detail::worker(found.as_ref(), id, &hour), found.is_some())
+            }
+            What::Replica(id) => {
+                let cluster = self.cluster_facts();
+                let hour = self
+                    .recorder
+                    .show(|history, now| Hour::of_replica(history, id, now));
+                let is_known = detail::replica_of(&cluster, id).is_some();
+                (detail::replica(&cluster, id, &hour), is_known)
+            }
+        };
         Made {
             parts: parts.into(),
-            is_known: match what {
-                What::Overview => true,
-                What::Worker(id) => detail::has_worker(&facts, id),
-                What::Replica(id) => detail::has_replica(&facts, id),
-            },
+            is_known,
         }
     }
 }

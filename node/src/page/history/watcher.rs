@@ -15,7 +15,7 @@ const FAILED: &str = "failing checks";
 /// So many workers to which the same happens at once are one mark.
 const TOGETHER: usize = 4;
 /// Of these, so many are named by it; the page shows how many more there were.
-const NAMED_MAX: usize = 32;
+pub const NAMED_MAX: usize = 32;
 
 /// A replica, as it is seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,30 +5,19 @@ use serde_json::Value;
 
 use super::tables::{marks, replicas, workers};
 use super::{Part, chart, sign};
-use crate::page::facts::Facts;
-use crate::page::history::{History, Moment};
-use crate::page::model::charts::{Chart, of_replica, of_worker};
-use crate::page::model::marks::listed;
-use crate::page::model::{Listed, Standing, replicas as of_replicas, workers as of_workers};
+use crate::page::history::watcher::NAMED_MAX;
+use crate::page::model::charts::Chart;
+use crate::page::model::{Hour, Listed, Standing, replicas as of_replicas, workers as of_workers};
 use crate::shown::{field, rows};
 
-/// Whether a worker of this id is registered, as far as this replica knows.
-pub fn has_worker(facts: &Facts, id: &str) -> bool {
-    facts.workers.iter().any(|worker| field(worker, "id") == id)
-}
-
-/// Whether this replica knows one of this id.
-pub fn has_replica(facts: &Facts, id: &str) -> bool {
-    let all = rows(&facts.cluster, "replicas");
-    all.iter().any(|replica| field(replica, "id") == id)
+/// A replica of this id, if this one knows it.
+pub fn replica_of<'a>(cluster: &'a Value, id: &str) -> Option<&'a Value> {
+    let mut all = rows(cluster, "replicas").iter();
+    all.find(|replica| field(replica, "id") == id)
 }
 
 /// Parts of the page of a worker.
-pub fn worker(facts: &Facts, history: &History, id: &str, now: Moment) -> Vec<Part> {
-    let found = facts
-        .workers
-        .iter()
-        .find(|worker| field(worker, "id") == id);
+pub fn worker(found: Option<&Value>, id: &str, hour: &Hour) -> Vec<Part> {
     let about = html! {
         h1 { "Worker " (id) }
         @match found {
@@ -40,32 +29,29 @@ pub fn worker(facts: &Facts, history: &History, id: &str, now: Moment) -> Vec<Pa
             }
         }
     };
-    let of_it = history.marks.iter().filter(|mark| mark.is_of_worker(id));
-    // Two numbers from the ends of one list are what a row needs.
-    let of_it: Vec<_> = of_it.collect();
+    let happened = html! {
+        h2 { "What happened to it" }
+        (marks(&hour.marks))
+        p.soft {
+            "What befell more than " (NAMED_MAX) " workers at once is here for the first " (NAMED_MAX)
+            " of them alone: the overview has it."
+        }
+    };
     vec![
         Part::new("about", &about),
-        Part::new("hour", &charts(&of_worker(history, id, now))),
-        Part::new(
-            "marks",
-            &html! {
-                h2 { "What happened to it" }
-                (marks(&listed(of_it.iter().copied(), now)))
-            },
-        ),
+        Part::new("hour", &charts(&hour.charts)),
+        Part::new("marks", &happened),
     ]
 }
 
 /// Parts of the page of a replica.
-pub fn replica(facts: &Facts, history: &History, id: &str, now: Moment) -> Vec<Part> {
-    let all = rows(&facts.cluster, "replicas");
-    let found = all.iter().find(|replica| field(replica, "id") == id);
+pub fn replica(cluster: &Value, id: &str, hour: &Hour) -> Vec<Part> {
     let about = html! {
         h1 { "Replica " (id) }
-        @match found {
+        @match replica_of(cluster, id) {
             None => (missing("No replica of this id is known to this one.")),
             Some(replica) => {
-                (replicas(&only(of_replicas::row(&facts.cluster, replica))))
+                (replicas(&only(of_replicas::row(cluster, replica))))
                 p.soft {
                     "Whom it hears itself is on its own page, at its admin port: "
                     code { "http://" (field(replica, "admin")) "/" }
@@ -75,21 +61,14 @@ pub fn replica(facts: &Facts, history: &History, id: &str, now: Moment) -> Vec<P
             }
         }
     };
-    let of_it: Vec<_> = history
-        .marks
-        .iter()
-        .filter(|mark| mark.is_of_replica(id))
-        .collect();
+    let happened = html! {
+        h2 { "What happened to it" }
+        (marks(&hour.marks))
+    };
     vec![
         Part::new("about", &about),
-        Part::new("hour", &charts(&of_replica(history, id, now))),
-        Part::new(
-            "marks",
-            &html! {
-                h2 { "What happened to it" }
-                (marks(&listed(of_it.iter().copied(), now)))
-            },
-        ),
+        Part::new("hour", &charts(&hour.charts)),
+        Part::new("marks", &happened),
     ]
 }
 

@@ -135,9 +135,56 @@ impl<T> Listed<T> {
     }
 }
 
+/// What a page shows of the history. A page is made when it has this: those who write the history wait for a look at it.
+#[derive(Debug, Clone)]
+pub struct Hour {
+    /// When.
+    pub now: Moment,
+    /// Figures.
+    pub charts: Vec<Chart>,
+    /// What happened, the latest first.
+    pub marks: Listed<MarkRow>,
+    /// Comparisons with peers, of the whole cluster.
+    pub reasons: Vec<(&'static str, u64)>,
+}
+
+impl Hour {
+    /// Of the whole cluster.
+    pub fn of_cluster(history: &History, now: Moment) -> Self {
+        Self {
+            charts: charts::of_cluster(history, now),
+            marks: marks::listed(history.marks.iter(), now),
+            reasons: reasons(history),
+            now,
+        }
+    }
+
+    /// Of one worker.
+    pub fn of_worker(history: &History, id: &str, now: Moment) -> Self {
+        let marks = history.marks.iter().filter(|mark| mark.is_of_worker(id));
+        Self {
+            charts: charts::of_worker(history, id, now),
+            marks: marks::listed(marks, now),
+            reasons: Vec::new(),
+            now,
+        }
+    }
+
+    /// Of one replica.
+    pub fn of_replica(history: &History, id: &str, now: Moment) -> Self {
+        let marks = history.marks.iter().filter(|mark| mark.is_of_replica(id));
+        Self {
+            charts: charts::of_replica(history, id, now),
+            marks: marks::listed(marks, now),
+            reasons: Vec::new(),
+            now,
+        }
+    }
+}
+
 impl Overview {
     /// Of what there is, and what was.
-    pub fn of(facts: &Facts, history: &History, now: Moment) -> Self {
+    pub fn of(facts: &Facts, hour: Hour) -> Self {
         let cluster = &facts.cluster;
         let twins = rows(cluster, "twins").iter();
         let twin = |twin: &Value| ["id", "kept", "cut_off"].map(|name| field(twin, name));
@@ -148,7 +195,7 @@ impl Overview {
         let models = models.map(|model| clean(&model).into_owned()).collect();
         Self {
             replica: field(cluster, "replica"),
-            unix_s: now.unix_s(now.at),
+            unix_s: hour.now.unix_s(hour.now.at),
             headline: summary(cluster, &facts.workers),
             missing: texts(cluster, "missing"),
             twins: twins.map(twin).collect(),
@@ -157,9 +204,13 @@ impl Overview {
             workers: workers::listed(&facts.workers),
             rings: rings::listed(&facts.rings),
             digest: field(cluster, "digest"),
-            charts: charts::of_cluster(history, now),
-            marks: marks::listed(history.marks.iter(), now),
-            agreement: agreement(cluster, history),
+            charts: hour.charts,
+            marks: hour.marks,
+            agreement: Agreement {
+                ratio: cluster["agreement"].as_f64(),
+                of: cluster["agreement_samples"].as_u64().unwrap_or(0),
+                reasons: hour.reasons,
+            },
             sources: Listed::first(sources, SOURCES_SHOWN),
             has_keys: facts.has_keys,
             tenants: Listed::first(tenants, TENANTS_SHOWN),
@@ -173,14 +224,6 @@ impl Overview {
 fn texts(row: &Value, name: &str) -> Vec<String> {
     let texts = rows(row, name).iter().filter_map(Value::as_str);
     texts.map(|text| clean(text).into_owned()).collect()
-}
-
-fn agreement(cluster: &Value, history: &History) -> Agreement {
-    Agreement {
-        ratio: cluster["agreement"].as_f64(),
-        of: cluster["agreement_samples"].as_u64().unwrap_or(0),
-        reasons: reasons(history),
-    }
 }
 
 /// Comparisons with peers within the last hour, by what they found.

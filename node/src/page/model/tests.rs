@@ -98,7 +98,10 @@ fn whole(facts: &Facts, history: &History, now: Moment) -> String {
         live: Some("/page/live".to_owned()),
         has_session: false,
     };
-    shell.around(&parts_of(&Overview::of(facts, history, now)))
+    shell.around(&parts_of(&Overview::of(
+        facts,
+        Hour::of_cluster(history, now),
+    )))
 }
 
 #[test]
@@ -115,7 +118,7 @@ fn the_worst_comes_first_and_the_headline_is_that_of_status() {
         replica("r3", false, "d"),
     ];
     let facts = facts(&replicas, workers);
-    let shown = Overview::of(&facts, &history, now);
+    let shown = Overview::of(&facts, Hour::of_cluster(&history, now));
     assert_eq!(shown.headline, summary(&facts.cluster, &facts.workers));
     assert!(shown.headline.is_wrong);
     let replicas: Vec<_> = shown
@@ -167,7 +170,7 @@ fn the_page_stays_small_however_many_workers_there_are() {
         let html = whole(&facts, &history, now);
         let all = html.len() + crate::page::html::STYLE.len() + crate::page::html::SCRIPT.len();
         assert!(all < 150_000, "{all}");
-        let shown = Overview::of(&facts, &history, now);
+        let shown = Overview::of(&facts, Hour::of_cluster(&history, now));
         assert_eq!(
             shown.workers.rows.len() + shown.workers.more,
             facts.workers.len()
@@ -207,11 +210,16 @@ fn hostile_names_are_text() {
         subject: Subject::Workers(vec![hostile.to_owned()], 0),
         text: hostile.to_owned(),
     }]);
+    let of_worker = |id: &str| Hour::of_worker(&history, id, now);
     let pages = [
-        parts_of(&Overview::of(&facts, &history, now)),
-        detail::worker(&facts, &history, hostile, now),
-        detail::replica(&facts, &history, hostile, now),
-        detail::worker(&facts, &history, "<b>none", now),
+        parts_of(&Overview::of(&facts, Hour::of_cluster(&history, now))),
+        detail::worker(facts.workers.first(), hostile, &of_worker(hostile)),
+        detail::replica(
+            &facts.cluster,
+            hostile,
+            &Hour::of_replica(&history, hostile, now),
+        ),
+        detail::worker(None, "<b>none", &of_worker("<b>none")),
     ];
     for parts in pages {
         let shell = Shell {
@@ -241,7 +249,7 @@ fn of_each_source_is_shown_what_is_missing_and_what_is_contested() {
         "source": "dns", "up": true, "registered": 9, "seen": 4, "ready": 3, "missing": 2, "contested": 1,
     })];
     let (history, now) = busy_hour(&[]);
-    let shown = Overview::of(&facts, &history, now);
+    let shown = Overview::of(&facts, Hour::of_cluster(&history, now));
     assert_eq!(shown.sources.rows[0].counts, [9, 4, 3, 2, 1]);
     assert!(whole(&facts, &history, now).contains("Contested"));
 }
@@ -252,7 +260,7 @@ fn aliases_can_be_chosen_in_the_form() {
     facts.cluster["models"] =
         json!([{ "name": "chat", "targets": ["m"] }, { "name": "old", "targets": ["gone"] }]);
     let (history, now) = busy_hour(&["w1"]);
-    let overview = Overview::of(&facts, &history, now);
+    let overview = Overview::of(&facts, Hour::of_cluster(&history, now));
     assert_eq!(overview.models.rows, ["chat", "m"]);
     assert!(
         overview

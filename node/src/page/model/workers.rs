@@ -1,5 +1,7 @@
 //! Rows of workers. Pure.
 
+use std::cmp::Reverse;
+
 use serde_json::Value;
 
 use super::{Listed, Standing, WORKERS_SHOWN, texts};
@@ -54,11 +56,9 @@ pub fn listed(workers: &[Value]) -> Listed<WorkerRow> {
 /// The worst first, then the busiest.
 pub fn sorted(workers: &[Value]) -> Vec<&Value> {
     let mut workers: Vec<&Value> = workers.iter().collect();
-    let busy = |worker: &Value| worker["in_flight"].as_f64().unwrap_or(0.0);
-    workers.sort_by(|a, b| {
-        let by_trouble = worker_rank(a).cmp(&worker_rank(b));
-        by_trouble.then(busy(b).total_cmp(&busy(a)))
-    });
+    // Once for each: there may be thousands. The bits of numbers from 0 on are in their order.
+    let busy = |worker: &Value| worker["in_flight"].as_f64().unwrap_or(0.0).max(0.0);
+    workers.sort_by_cached_key(|of| (worker_rank(of), Reverse(busy(of).to_bits())));
     workers
 }
 
