@@ -446,7 +446,11 @@ impl Caches {
             let labels = WorkerLabels::of(&worker.label);
             match blocks.get(&worker.label) {
                 Some(blocks) => {
-                    self.metrics.blocks.get_or_create(&labels).set(*blocks);
+                    let show = || {
+                        self.metrics.blocks.get_or_create(&labels).set(*blocks);
+                    };
+                    // This list may be older than what has been forgotten.
+                    worker.series.look_up(show, || ());
                 }
                 // It publishes nothing, or no more.
                 None => self.metrics.forget(&worker.label),

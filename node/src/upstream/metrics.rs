@@ -60,9 +60,8 @@ metrics! {
     /// Load of workers, and checks of them.
     pub WorkerMetrics {
         in_flight: Family<WorkerLabels, Gauge>, "worker_in_flight", "Requests in flight from this replica";
-        /// As placement counts them.
         in_flight_cluster: Family<WorkerLabels, FloatGauge>,
-            "worker_in_flight_cluster", "Requests in flight from all replicas, damped by age";
+            "worker_in_flight_cluster", "Requests in flight from all replicas, as the others last reported them";
         probes: Family<ResultLabels, Counter>, "probes", "Health checks that this replica made, by result";
     }
     then WorkerMetrics::begin
