@@ -195,9 +195,9 @@ fn ports(text: &str) -> Option<Vec<u16>> {
 
 fn task(text: &str) -> Option<Task> {
     match text.to_ascii_lowercase().as_str() {
-        // llm-d's words for workers that do both.
-        "any" | "both" | "prefill-decode" => Some(Task::Serve(Role::Any)),
-        "prefill" => Some(Task::Serve(Role::Prefill)),
+        // llm-d's words for workers that do several things. Whether one also encodes changes nothing here.
+        "any" | "both" | "prefill-decode" | "encode-prefill-decode" => Some(Task::Serve(Role::Any)),
+        "prefill" | "encode-prefill" => Some(Task::Serve(Role::Prefill)),
         "decode" => Some(Task::Serve(Role::Decode)),
         "encode" => Some(Task::Encode),
         _ => None,
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn each_name_is_read_and_ours_comes_before_others() {
         type Check = fn(&Said) -> bool;
-        let cases: [(&str, &str, Check); 19] = [
+        let cases: [(&str, &str, Check); 21] = [
             ("grapevine/ports", "8000, 8001", |s| s.ports == [8000, 8001]),
             ("smg.ai/worker-ports", "9000", |s| s.ports == [9000]),
             ("model.aibrix.ai/port", "7000", |s| s.ports == [7000]),
@@ -244,6 +244,12 @@ mod tests {
                 s.task == Some(Task::Serve(Role::Any))
             }),
             ("llm-d.ai/role", "encode", |s| s.task == Some(Task::Encode)),
+            ("llm-d.ai/role", "encode-prefill", |s| {
+                s.task == Some(Task::Serve(Role::Prefill))
+            }),
+            ("llm-d.ai/role", "encode-prefill-decode", |s| {
+                s.task == Some(Task::Serve(Role::Any))
+            }),
             ("grapevine/models", "a/b,c", |s| s.models == ["a/b", "c"]),
             ("grapevine/weight", "0.5", |s| s.weight_milli == Some(500)),
             ("topology.kubernetes.io/zone", "z", |s| {
