@@ -230,30 +230,35 @@ async fn workers_that_close_connections_and_live_condemn_nobody() {
 /// vLLM's server outlives its engine by half a minute, and answers 500 meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_ends_an_engine_ends_one_more_at_most() {
-    let message = "EngineCore encountered an issue. See stack trace (above) for the root cause.";
-    let dead = || {
-        let mut fault = Fault::status(500);
-        let body = serde_json::json!({ "error": { "message": message, "code": 500 } });
-        if let Some(reply) = &mut fault.reply {
-            reply.body = Some(body.to_string());
+    for message in [
+        "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+        "The server had an error while processing your request.",
+        "failed to submit the request: engine core reported fatal failure",
+    ] {
+        let dead = || {
+            let mut fault = Fault::status(500);
+            let body = serde_json::json!({ "error": { "message": message, "code": 500 } });
+            if let Some(reply) = &mut fault.reply {
+                reply.body = Some(body.to_string());
+            }
+            fault
+        };
+        let plan = Plan::default().set("retry.budget", "0.0");
+        let plan = plan.set("retry.budget_floor", "0");
+        let house = House::of(plan, vec![quick(); 5]).await;
+        for worker in &house.workers {
+            let rule = when_it_says("deadly", dead());
+            worker.add_rule(rule).expect("room for a rule");
         }
-        fault
-    };
-    let plan = Plan::default().set("retry.budget", "0.0");
-    let plan = plan.set("retry.budget_floor", "0");
-    let house = House::of(plan, vec![quick(); 5]).await;
-    for worker in &house.workers {
-        let rule = when_it_says("deadly", dead());
-        worker.add_rule(rule).expect("room for a rule");
+        let answer = http1::post(house.data(), CHATS, &chat("deadly", 1)).await;
+        assert_error(&answer, 422, "query_of_death");
+        let asked = house
+            .workers
+            .iter()
+            .filter(|worker| !worker.log().is_empty());
+        assert_eq!(asked.count(), 2, "{message}");
+        house.close().await;
     }
-    let answer = http1::post(house.data(), CHATS, &chat("deadly", 1)).await;
-    assert_error(&answer, 422, "query_of_death");
-    let asked = house
-        .workers
-        .iter()
-        .filter(|worker| !worker.log().is_empty());
-    assert_eq!(asked.count(), 2);
-    house.close().await;
 }
 
 /// A copy that was read before its body was marked is looked at again when its turn comes.

@@ -47,6 +47,29 @@ pub(crate) fn retry_after(answer: &Response) -> u64 {
     value.parse().expect("whole seconds")
 }
 
+/// vLLM's `/pause`: its `/health` is 200, and it does not say for how long.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_paused_costs_nothing_and_is_left_alone() {
+    let house = House::of(no_budget(), vec![quick(); 2]).await;
+    let mut paused = Fault::status(503);
+    if let Some(reply) = &mut paused.reply {
+        let message = "Generation is paused. Please retry after it resumes.";
+        reply.body = Some(json!({ "error": { "message": message } }).to_string());
+    }
+    let worker = &house.workers[0];
+    worker.add_rule(Rule::always(paused)).expect("room");
+    let begun = Instant::now();
+    for number in 0..20 {
+        let body = chat(&format!("question {number}"), 1);
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
+    let most = 1 + begun.elapsed().as_secs() / 5;
+    let asked = worker.stats().requests;
+    assert!((1..=most).contains(&asked), "{asked} of {most}");
+    house.close().await;
+}
+
 /// Requests that all workers have seen.
 fn seen(house: &House) -> u64 {
     let seen = house.workers.iter().map(|worker| worker.stats().requests);

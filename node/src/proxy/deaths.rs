@@ -282,6 +282,7 @@ mod tests {
     use crate::cluster::pool_for_tests;
     use crate::config::KvEventsConfig;
     use crate::metrics::ResultLabels;
+    use crate::upstream::failure::tests::{DEAD, status};
 
     fn workers() -> Vec<Arc<Worker>> {
         let pool = pool_for_tests(&ClusterSettings::default(), &["a", "b", "c", "d"]);
@@ -315,10 +316,7 @@ mod tests {
     }
 
     fn engine_dead() -> Failure {
-        crate::upstream::failure::tests::status(
-            500,
-            r#"{"error":{"message":"EngineCore encountered an issue."}}"#,
-        )
+        status(500, DEAD[0])
     }
 
     fn count(company: &Company) -> usize {
@@ -354,6 +352,11 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         later.failed(&deaths, &workers[0], sent_now(), &engine_dead());
         assert_eq!(count(&later), 0);
+        for dead in DEAD {
+            let (company, of_another) = (Company::default(), self::workers());
+            company.failed(&deaths, &of_another[0], sent_now(), &status(500, dead));
+            assert_eq!(count(&company), 1, "{dead}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

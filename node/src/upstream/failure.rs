@@ -14,6 +14,7 @@
 //! | [`WorkerBad`](Failure::WorkerBad) | no, the verdict is there | none | `worker_bad` |
 //! | [`OutOfTime`](Failure::OutOfTime) | no | never retried | `out_of_time` |
 //! | [`Status`](Failure::Status), [`Refused`](Failure::Refused): 429, 503 | no | a token | `back_pressure` |
+//! | the same: the 503 of a vLLM that takes nothing for now | no | none | `declined` |
 //! | the same: the 500 of a vLLM that is stopping | yes | none | `leaving` |
 //! | the same: that of a vLLM whose engine is dead | yes | none | `engine_dead` |
 //! | the same: any other | yes | a token | `status`, `error_event` |
@@ -41,8 +42,24 @@ use super::socket_error::is_own_lack;
 const LEAVING: &[u8] = b"cannot schedule new futures after shutdown";
 /// What vLLM answers, as a 500 or an error event, from its engine's end to its own, which takes it half a minute
 /// (measured).
-const ENGINE_DEAD: &[u8] = b"EngineCore encountered an issue";
-/// How long such a worker is left alone, or one that declines requests; it is asked again then, so that a mistake heals.
+const ENGINE_DEAD: [&[u8]; 4] = [
+    b"EngineCore encountered an issue",
+    // Since 0.33, and about nothing else. As a whole member, as it stands in a body and in an event: OpenAI's own 500
+    // begins alike, and inside an answer's text the quotes would be escaped.
+    br#""message":"The server had an error while processing your request.""#,
+    br#""message": "The server had an error while processing your request.""#,
+    // Its front end in Rust.
+    b"engine core reported fatal failure",
+];
+/// What vLLM answers, as a 503 or an error event and without a `Retry-After`, to all requests while it takes none, with
+/// its `/health` 200: paused by its operator, a rank that is about to end, one whose number of ranks changes.
+const DECLINING: [&[u8]; 3] = [
+    b"Generation is paused. Please retry after it resumes.",
+    b"This data-parallel rank has been retired and is awaiting shutdown.",
+    b"The model is currently scaling. Please try again later.",
+];
+/// How long such workers are left alone, and others that decline requests; they are asked again then, so that a mistake
+/// heals.
 const LEAVING_PAUSE: Duration = Duration::from_secs(5);
 
 /// The result of an attempt that gave an answer, as a metric label.
@@ -145,6 +162,17 @@ impl Failure {
         )
     }
 
+    /// The worker takes no request for now.
+    pub fn is_declined(&self) -> bool {
+        match self {
+            Self::Declined(_) => true,
+            Self::Status(_, body) | Self::Refused(_, body) => {
+                self.status() == Some(StatusCode::SERVICE_UNAVAILABLE) && says_any(body, &DECLINING)
+            }
+            _ => false,
+        }
+    }
+
     /// The worker is stopping and accepts no more requests.
     pub fn is_leaving(&self) -> bool {
         match self {
@@ -204,21 +232,20 @@ impl Failure {
         self.is_broken_connection()
             || self.is_leaving()
             || self.is_engine_dead()
-            || matches!(
-                self,
-                Self::WorkerBad | Self::NoSuchModel | Self::KeyRefused | Self::Declined(_)
-            )
+            || self.is_declined()
+            || matches!(self, Self::WorkerBad | Self::NoSuchModel | Self::KeyRefused)
     }
 
     /// How long the worker asks to be left alone.
     pub fn pause(&self) -> Option<Duration> {
-        match self {
+        let asked = match self {
             Self::Status(parts, _) if self.is_back_pressure() => {
                 retry_after(&parts.headers, SystemTime::now())
             }
-            Self::Declined(_) => Some(LEAVING_PAUSE),
-            _ => (self.is_leaving() || self.is_engine_dead()).then_some(LEAVING_PAUSE),
-        }
+            _ => None,
+        };
+        let takes_nothing = self.is_declined() || self.is_leaving() || self.is_engine_dead();
+        asked.or(takes_nothing.then_some(LEAVING_PAUSE))
     }
 
     /// What the failure says about the worker.
@@ -255,6 +282,7 @@ impl Failure {
             Self::KeyRefused => "key_refused",
             Self::WorkerBad => "worker_bad",
             Self::OutOfTime => "out_of_time",
+            Self::Status(..) | Self::Refused(..) if self.is_declined() => "declined",
             Self::Status(..) | Self::Refused(..) if self.is_back_pressure() => "back_pressure",
             Self::Status(..) if self.is_leaving() => "leaving",
             Self::Status(..) | Self::Refused(..) if self.is_engine_dead() => "engine_dead",
@@ -271,7 +299,12 @@ pub fn is_about_request(status: StatusCode, json: &[u8]) -> bool {
 
 /// Whether an error, in a body or an event, says that the engine computes nothing any more.
 pub fn says_engine_dead(json: &[u8]) -> bool {
-    memchr::memmem::find(json, ENGINE_DEAD).is_some()
+    says_any(json, &ENGINE_DEAD)
+}
+
+fn says_any(text: &[u8], words: &[&[u8]]) -> bool {
+    let says = |word: &&[u8]| memchr::memmem::find(text, word).is_some();
+    words.iter().any(says)
 }
 
 /// Whether an error says that the engine has no such data-parallel rank. The header that names it is this replica's, which
@@ -352,6 +385,17 @@ pub(crate) mod tests {
         Failure::Status(Box::new(parts), Bytes::from_static(body.as_bytes()))
     }
 
+    /// What vLLM's releases say of an engine that is dead, in bodies and in events.
+    pub(crate) const DEAD: [&str; 5] = [
+        r#"{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause.","code":400}}"#,
+        r#"{"error":{"message":"The server had an error while processing your request.","type":"InternalServerError","param":null,"code":500}}"#,
+        r#"{"error": {"message": "The server had an error while processing your request.", "type": "InternalServerError", "param": null, "code": 500}}"#,
+        r#"{"type":"error","error":{"type":"api_error","message":"The server had an error while processing your request."}}"#,
+        r#"{"error":{"message":"failed to submit: engine core reported fatal failure","type":"server_error"}}"#,
+    ];
+
+    const PAUSED: &str = r#"{"error":{"message":"Generation is paused. Please retry after it resumes.","type":"ServiceUnavailableError","param":null,"code":503}}"#;
+
     /// One of each kind.
     pub(crate) fn all() -> Vec<Failure> {
         vec![
@@ -373,11 +417,9 @@ pub(crate) mod tests {
                 500,
                 r#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#,
             ),
-            status(
-                500,
-                r#"{"error":{"message":"EngineCore encountered an issue."}}"#,
-            ),
+            status(500, DEAD[0]),
             status(503, ""),
+            status(503, PAUSED),
             Failure::Refused(code(503), Bytes::new()),
             Failure::Refused(code(500), Bytes::new()),
         ]
@@ -494,8 +536,39 @@ pub(crate) mod tests {
         for status in [408, 429, 500, 503] {
             assert!(!refused(status, ""), "{status}");
         }
-        let dead = "{\"error\":{\"message\":\"EngineCore encountered an issue.\",\"code\":400}}";
-        assert!(!refused(400, dead), "whatever it is called");
+        for dead in DEAD {
+            assert!(!refused(400, dead), "whatever it is called");
+        }
+    }
+
+    #[test]
+    fn an_engine_is_dead_by_its_own_word_alone() {
+        for dead in DEAD {
+            assert!(status(500, dead).is_engine_dead(), "{dead}");
+            let event = Failure::Refused(code(500), Bytes::from_static(dead.as_bytes()));
+            assert!(event.is_engine_dead(), "{dead}");
+        }
+        for other in [
+            r#"{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}"#,
+            r#"{"error":{"message":"The server had an error while processing your request. Sorry about that!","type":"server_error"}}"#,
+            r#"{"choices":[{"text":"\"message\": \"The server had an error while processing your request.\""}]}"#,
+            r#"{"choices":[{"text":"The server had an error while processing your request."}]}"#,
+        ] {
+            assert!(!says_engine_dead(other.as_bytes()), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_worker_that_takes_nothing_is_left_alone_without_blame() {
+        let retired =
+            r#"{"error":"This data-parallel rank has been retired and is awaiting shutdown."}"#;
+        let event = Failure::Refused(code(503), Bytes::from_static(PAUSED.as_bytes()));
+        for failure in [status(503, PAUSED), status(503, retired), event] {
+            assert_eq!(failure.pause(), Some(LEAVING_PAUSE), "{failure:?}");
+            assert!(failure.is_free(), "{failure:?}");
+            assert_eq!(failure.verdict(), AttemptOutcome::Neutral, "{failure:?}");
+        }
+        assert!(!status(500, PAUSED).is_declined());
     }
 
     #[test]
@@ -537,6 +610,7 @@ pub(crate) mod tests {
         };
         assert_eq!(with_header(503, ""), Some(7));
         assert_eq!(with_header(429, ""), Some(7));
+        assert_eq!(with_header(503, PAUSED), Some(7));
         assert_eq!(with_header(500, ""), None);
         assert_eq!(status(503, "").pause(), None);
         let leaving = std::str::from_utf8(LEAVING).expect("text");

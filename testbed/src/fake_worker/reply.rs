@@ -377,9 +377,7 @@ impl<'a> Reply<'a> {
                 }
             }
             How::Crash => {
-                let error = ApiError::internal(
-                    "EngineCore encountered an issue. See stack trace (above) for the root cause.",
-                );
+                let error = ApiError::engine_dead();
                 let event = format!("data: {}\n\n", body::error_event(&error));
                 let last = [framed(event.as_bytes()), framed(b"data: [DONE]\n\n")].concat();
                 return self.end_by([last, END.to_vec()].concat()).await;

@@ -75,6 +75,11 @@ impl ApiError {
             param: None,
         }
     }
+
+    /// What vLLM 0.33 says of an engine that is dead.
+    pub(super) fn engine_dead() -> Self {
+        Self::internal("The server had an error while processing your request.")
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

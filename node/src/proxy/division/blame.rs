@@ -89,7 +89,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::upstream::failure::tests::{all, status};
+    use crate::upstream::failure::tests::{DEAD, all, status};
 
     #[tokio::test(start_paused = true)]
     async fn who_has_transferred_since_is_not_to_blame() {
@@ -118,8 +118,9 @@ mod tests {
         assert!(may_be_transfer(&Failure::Late));
         assert!(!may_be_transfer(&status(503, "full")));
         assert!(!may_be_transfer(&status(502, "")));
-        let dead = "EngineCore encountered an issue";
-        assert!(!may_be_transfer(&status(500, dead)));
+        for dead in DEAD {
+            assert!(!may_be_transfer(&status(500, dead)), "{dead}");
+        }
         let certain = all()
             .into_iter()
             .filter(|failure| !may_be_transfer(failure));

@@ -81,9 +81,7 @@ impl Exchange<'_> {
     ) -> Result<(), Ended> {
         tracing::warn!("the engine ends: {why}");
         entry.update(|entry| entry.transfer_error = Some(why.to_owned()));
-        let error = ApiError::internal(
-            "EngineCore encountered an issue. See stack trace (above) for the root cause.",
-        );
+        let error = ApiError::engine_dead();
         let sent = self.fail(&error, reply).await;
         self.worker.terminate(StopMode::Exit);
         sent
