@@ -14,7 +14,7 @@ use crate::errors::{assert_anthropic_error, assert_error};
 use crate::house::{House, quick};
 
 /// Every path that takes JSON.
-const JSON_PATHS: [&str; 26] = [
+const JSON_PATHS: [&str; 28] = [
     "/v1/completions",
     "/v1/embeddings",
     "/v2/embed",
@@ -41,6 +41,8 @@ const JSON_PATHS: [&str; 26] = [
     "/invocations",
     "/v1/audio/speech",
     "/v1/images/generations",
+    "/v1/decisions",
+    "/v1/systemone",
 ];
 
 /// A model of its own, and one that all have.

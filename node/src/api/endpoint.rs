@@ -53,6 +53,8 @@ pub enum Endpoint {
     Images,
     /// Pictures from a picture: uploads.
     ImageEdits,
+    /// Answers to set questions about a text, as OpenAI and vLLM ask for them.
+    Decisions,
     /// vLLM's realtime API: a WebSocket session.
     Realtime,
     /// A path that the operator opened.
@@ -85,7 +87,7 @@ pub enum Form {
 pub enum TextIn {
     /// `messages`, behind `tools` and `system`.
     Messages,
-    /// `instructions`, then `input`: a text or a list of messages.
+    /// `instructions`, then `input` or `state`: a text, a list of messages, or any JSON.
     Input,
     /// `prompt`, `input` or `text`, or what stands for them.
     Prompt,
@@ -177,6 +179,8 @@ const ROWS: &[Row] = &[
     Row("/v1/images/generations", POST, Endpoint::Images),
     Row("/v1/images/edits", POST, Endpoint::ImageEdits),
     Row("/v1/images/variations", POST, Endpoint::ImageEdits),
+    Row("/v1/decisions", POST, Endpoint::Decisions),
+    Row("/v1/systemone", POST, Endpoint::Decisions),
 ];
 
 /// Longest id of a response, in bytes: what workers make, and a little more.
@@ -208,8 +212,8 @@ pub fn is_id(text: &str) -> bool {
 }
 
 impl Endpoint {
-    /// Every endpoint, for tests and for labels.
-    pub const ALL: [Self; 26] = [
+    /// Every endpoint, for tests and for labels. A new one stands last: inputs that fuzzing keeps name them by their places.
+    pub const ALL: [Self; 27] = [
         Self::Chat,
         Self::Completions,
         Self::Embeddings,
@@ -236,6 +240,7 @@ impl Endpoint {
         Self::Model,
         Self::Live,
         Self::Ready,
+        Self::Decisions,
     ];
 
     /// Finds the endpoint among those that are served and those that were opened.
@@ -301,6 +306,7 @@ impl Endpoint {
             Self::Speech => computed("speech", Json, Prompt),
             Self::Images => computed("images", Json, Prompt),
             Self::ImageEdits => computed("image_edits", Multipart, Body),
+            Self::Decisions => computed("decisions", Json, Input),
             // The question is made of the query; the engine has said nothing before the session begins.
             Self::Realtime => said("realtime", Json, true),
             Self::Opened => Traits {
@@ -397,6 +403,8 @@ mod tests {
             ),
             (Method::POST, "/v1/responses/render", Endpoint::Tokenize),
             (Method::GET, "/v1/responses/compacted", Endpoint::Response),
+            (Method::POST, "/v1/decisions", Endpoint::Decisions),
+            (Method::POST, "/v1/systemone", Endpoint::Decisions),
             (Method::GET, "/version", Endpoint::Opened),
             (Method::POST, "/custom/a/b", Endpoint::Opened),
         ] {

@@ -48,6 +48,8 @@ pub struct BodyView<'a> {
     pub prompt: Option<Prompt<'a>>,
     /// `input`.
     pub input: Option<Prompt<'a>>,
+    /// `state`: what questions are about, in place of an input.
+    pub state: Option<Prompt<'a>>,
     /// What SGLang, Cohere and vLLM's own paths have for a prompt, the first that is there: `text`, `texts`, `input_ids`,
     /// `token_ids`.
     pub text: Option<Prompt<'a>>,
@@ -135,6 +137,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
                 }
                 "prompt" => once(&mut view.prompt, map.next_value()?, "prompt")?,
                 "input" => once(&mut view.input, map.next_value()?, "input")?,
+                "state" => once(&mut view.state, map.next_value()?, "state")?,
                 "text" => once(&mut texts[0], map.next_value()?, "text")?,
                 "texts" => once(&mut texts[1], map.next_value()?, "texts")?,
                 "input_ids" => once(&mut texts[2], map.next_value()?, "input_ids")?,

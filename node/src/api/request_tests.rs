@@ -274,6 +274,47 @@ fn pairs_have_the_key_of_what_they_begin_with() {
     }
 }
 
+#[test]
+fn a_decision_is_keyed_by_what_it_is_about() {
+    let home = |question: &str, about: &str| {
+        let body =
+            format!(r#"{{"questions":{{"q":{{"type":"{question}"}}}},"model":"m",{about}}}"#);
+        key_for_tests(
+            Endpoint::Decisions,
+            &http::HeaderMap::new(),
+            body.as_bytes(),
+        )
+        .home()
+    };
+    let long = "what happened ".repeat(200);
+    let said = |text: &str| {
+        format!(r#"[{{"role":"user","content":[{{"type":"input_text","text":"{text}"}}]}}]"#)
+    };
+    for (one, other) in [
+        (
+            format!(r#""state":"{long}""#),
+            format!(r#""state":"no {long}""#),
+        ),
+        (
+            format!(r#""state":{{"a":"{long}"}}"#),
+            format!(r#""state":{{"b":"{long}"}}"#),
+        ),
+        (
+            format!(r#""state":[7,{{"a":"{long}"}}]"#),
+            format!(r#""state":[8,{{"a":"{long}"}}]"#),
+        ),
+        (
+            format!(r#""input":{}"#, said(&long)),
+            format!(r#""input":{}"#, said("no")),
+        ),
+    ] {
+        assert_eq!(home("a", &one), home("b", &one), "{one}");
+        assert_ne!(home("a", &one), home("a", &other), "{one}");
+    }
+    let plain = home("a", &format!(r#""input":"{long}""#));
+    assert_eq!(plain, home("a", &format!(r#""input":{}"#, said(&long))));
+}
+
 /// Else all who leave a name empty would be one session, on one worker.
 #[test]
 fn an_empty_name_of_a_session_is_none() {
@@ -513,6 +554,7 @@ fn no_other_field_has_a_say_in_the_model() {
         "messages",
         "prompt",
         "input",
+        "state",
         "text",
         "query",
         "tools",

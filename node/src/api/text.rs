@@ -72,7 +72,7 @@ pub(crate) fn add_text(builder: &mut KeyBuilder, text: TextIn, view: &BodyView<'
     let prompt = match text {
         TextIn::Body | TextIn::Unknown => None,
         TextIn::Messages => view.prompt.as_ref(),
-        TextIn::Input => view.input.as_ref(),
+        TextIn::Input => view.input.as_ref().or(view.state.as_ref()),
         TextIn::Prompt => [&view.prompt, &view.input, &view.text]
             .into_iter()
             .find_map(Option::as_ref),
@@ -116,8 +116,9 @@ fn add_system(builder: &mut KeyBuilder, json: &RawValue) {
     builder.end_message();
 }
 
-/// The input of a response: what a user says, or messages and other items in their order. What is behind so many of them
-/// as a chat may have counts as one item: each one costs more than its bytes do, on a thread that serves others.
+/// The input of a response: what a user says, or messages and other items in their order; of a decision any JSON. What is
+/// behind so many of them as a chat may have counts as one item: each one costs more than its bytes do, on a thread that
+/// serves others.
 fn add_input(builder: &mut KeyBuilder, input: &Prompt<'_>) {
     match input {
         Prompt::Text(text) => {
@@ -125,7 +126,7 @@ fn add_input(builder: &mut KeyBuilder, input: &Prompt<'_>) {
             builder.text(text.0.as_bytes());
             builder.end_message();
         }
-        Prompt::Raw(json) => {
+        Prompt::Raw(json) if json.starts_with('[') => {
             let mut elements = 0;
             let rest = first_elements(json, |json| {
                 let (message, cost) = InputItem::read(json);
