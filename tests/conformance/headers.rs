@@ -29,6 +29,25 @@ fn values<'a>(entry: &'a Entry, name: &str) -> Vec<&'a str> {
     named.map(|(_, value)| value.as_str()).collect()
 }
 
+/// Without it each request of this policy goes to the next worker.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_may_be_named_by_a_header_of_the_configuration() {
+    let plan = Plan::default()
+        .set("cluster.policy", "\"sticky\"")
+        .set("cluster.session_headers", r#"["session-id", "thread-id"]"#);
+    let house = House::of(plan, vec![quick(); 3]).await;
+    for _ in 0..6 {
+        let answer = ask(&house, &[("session-id", ""), ("thread-id", "t")]).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
+    let asked = house
+        .workers
+        .iter()
+        .filter(|worker| !worker.log().is_empty());
+    assert_eq!(asked.count(), 1);
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_has_one_id_at_client_and_worker() {
     let house = House::new(1).await;

@@ -28,6 +28,8 @@ pub struct ClusterSettings {
     pub prefix_index: PrefixIndexSettings,
     /// Header, in lower case, whose value is salted into keys: its tenants share no prefix.
     pub tenant_header: Option<String>,
+    /// Headers, in lower case, that name a session where the well-known ones do not.
+    pub session_headers: Vec<String>,
     /// Policies of single models, and aliases.
     pub models: Models,
 }
@@ -43,6 +45,7 @@ impl ClusterSettings {
             roles,
             prefix_index,
             tenant_header,
+            session_headers,
             models,
         } = self;
         let bytes = Canonical::new("grapevine cluster 1").bytes(&ring.canonical_bytes());
@@ -50,7 +53,16 @@ impl ClusterSettings {
             // No header has an empty name.
             .bytes(tenant_header.as_deref().unwrap_or_default().as_bytes());
         let bytes = price_bytes(&policy.price, models.canonical(bytes));
-        role_bytes(*roles, models, bytes).into_bytes()
+        let bytes = role_bytes(*roles, models, bytes);
+        let bytes = match session_headers.is_empty() {
+            // As releases without them have it.
+            true => bytes,
+            false => bytes.bytes(b"session headers"),
+        };
+        let names = session_headers.iter();
+        names
+            .fold(bytes, |bytes, name| bytes.bytes(name.as_bytes()))
+            .into_bytes()
     }
 
     /// How workers of a model are chosen: its own policy where it has one, else the cluster's.
@@ -233,7 +245,7 @@ mod tests {
     #[test]
     fn every_setting_changes_the_fingerprint() {
         type Change = (&'static str, fn(&mut ClusterSettings));
-        let changes: [Change; 36] = [
+        let changes: [Change; 37] = [
             ("nothing", |_| ()),
             ("virtual nodes", |all| {
                 all.ring.virtual_nodes = NonZeroU16::MIN
@@ -292,6 +304,9 @@ mod tests {
             ("panic", |all| all.policy.panic = false),
             ("tenant header", |all| {
                 all.tenant_header = Some("x-tenant".to_owned());
+            }),
+            ("session headers", |all| {
+                all.session_headers = vec!["thread-id".to_owned()];
             }),
             ("policy of a model", |all| {
                 all.models = models("m", Some(Policy::Random), &[]);

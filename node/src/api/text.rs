@@ -6,7 +6,7 @@
 #[cfg(test)]
 use grapevine_placement::Key;
 use grapevine_placement::{KeyBuilder, KeySettings};
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::value::RawValue;
 
 #[cfg(test)]
@@ -32,21 +32,25 @@ pub(crate) static USER_HEADERS: [HeaderName; 3] = [
 
 /// Tells the key which session and which user the request names. An empty name is none: it would be one session for all
 /// who leave it empty, and the next place is looked at.
+///
+/// `further`: headers that name a session where [`SESSION_HEADERS`] do not.
 pub(crate) fn name_sessions<'a>(
     builder: &mut KeyBuilder,
     headers: &'a HeaderMap,
+    further: &[String],
     view: &'a BodyView<'_>,
 ) {
-    let header = |names: &[HeaderName]| {
-        let values = names.iter().filter_map(|name| headers.get(name));
-        let mut values = values.map(|value| value.as_bytes());
-        values.find(|value| !value.is_empty())
+    let said = |value: Option<&'a HeaderValue>| {
+        let value = value.map(HeaderValue::as_bytes);
+        value.filter(|value| !value.is_empty())
     };
+    let header = |names: &[HeaderName]| names.iter().find_map(|name| said(headers.get(name)));
     let body = |text: &'a Option<Text<'_>>| {
         let text = text.as_ref().map(|text| text.0.as_bytes());
         text.filter(|text| !text.is_empty())
     };
     let session = header(&SESSION_HEADERS)
+        .or_else(|| further.iter().find_map(|name| said(headers.get(name))))
         .or_else(|| body(&view.session_params_id))
         .or_else(|| body(&view.session_id));
     if let Some(session) = session {
@@ -202,7 +206,7 @@ pub(crate) fn tokens_of(settings: &KeySettings, view: &BodyView<'_>, messages: u
 pub(crate) fn key_for_tests(endpoint: Endpoint, headers: &HeaderMap, body: &[u8]) -> Key {
     let view = BodyView::parse(endpoint, body).expect("a body for the endpoint");
     let mut builder = KeyBuilder::new(&KeySettings::default(), "m", b"");
-    name_sessions(&mut builder, headers, &view);
+    name_sessions(&mut builder, headers, &[], &view);
     add_text(&mut builder, endpoint.traits().text, &view, body);
     builder.finish()
 }

@@ -103,6 +103,10 @@ section! {
         /// Its value is salted into keys beside the body's `cache_salt`. Placement only: workers keep
         /// tenants apart by `cache_salt` alone.
         tenant_header: Option<HeaderName> = None;
+        /// Headers that name a session where x-session-id and x-smg-routing-key do not; the first counts.
+        ///
+        /// Agents have their own: "x-claude-code-session-id", "session-id", "thread-id".
+        session_headers: Vec<HeaderName> = Vec::new(), flag "routing-key-headers" List;
         /// Formula by which `prefix` prices workers: additive or multiplicative.
         ///
         /// With q, c, n for prefill tokens, context tokens and requests in flight on a worker by its

@@ -120,6 +120,11 @@ impl ClusterConfig {
                 told_after: self.prefix_index_told_after,
             },
             tenant_header: self.tenant_header.as_ref().map(ToString::to_string),
+            session_headers: self
+                .session_headers
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
             models: Models::default(),
         }
     }

@@ -274,7 +274,7 @@ fn key_of(
     model: &str,
 ) -> Key {
     let mut builder = KeyBuilder::new(&settings.key, model, salt);
-    name_sessions(&mut builder, input.headers, view);
+    name_sessions(&mut builder, input.headers, &settings.session_headers, view);
     match input.endpoint.traits().form {
         Form::Nothing => builder.text(input.path),
         _ => add_text(&mut builder, input.endpoint.traits().text, view, input.body),

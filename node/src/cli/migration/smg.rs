@@ -145,10 +145,9 @@ pub(super) const ROWS: &[Row] = &[
         &["routing-key-override", "sticky-sessions"],
         "a session stays with its worker under the policies prefix, sticky and consistent_hash",
     ),
-    only(
+    differs(
         &["routing-key-headers"],
-        &["x-smg-routing-key", "x-session-id"],
-        "the headers x-session-id and x-smg-routing-key name a session",
+        "x-session-id and x-smg-routing-key count first, always",
     ),
     refused(&["dp-minimum-tokens-scheduler"], RANKS),
     accepted(&["enable-igw"], MODELS),
