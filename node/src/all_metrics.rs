@@ -174,6 +174,8 @@ mod tests {
 
     use super::*;
     use crate::cluster::pool_for_tests;
+    use crate::config::KvEventsConfig;
+    use crate::kv_events::{Caches, Source};
     use crate::metrics::AttemptLabels;
     use crate::upstream::failure::ANSWERED;
 
@@ -304,9 +306,19 @@ mod tests {
         let usage = crate::http::sse::Usage::default();
         upstream.attempts.count(worker, ANSWERED);
         upstream.answers.count(worker, &asked, &usage, None, false);
+        let caches = Caches::new(&KvEventsConfig::default(), 0, metrics.kv_events.clone());
+        let source = Source {
+            rank: 0,
+            events: "tcp://*:5557".parse().expect("an address"),
+            replay: None,
+            topic: String::new(),
+        };
+        caches.begin(worker, source);
         assert!(metrics.encode().contains("\"gone\""));
 
         upstream.leave(worker);
+        // As by a scrape that began before.
+        caches.show([worker]);
         upstream.attempts.count(worker, ANSWERED);
         upstream.attempts.count(worker, "closed");
         upstream.answers.count(worker, &asked, &usage, None, false);
