@@ -255,13 +255,10 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::made::start;
 
     fn id(n: usize) -> ReplicaId {
         format!("r{n}").parse().expect("valid")
-    }
-
-    fn now() -> Instant {
-        tokio::time::Instant::now().into_std()
     }
 
     #[test]
@@ -291,7 +288,7 @@ mod tests {
 
     #[test]
     fn an_honest_asker_stays_within_what_is_answered() {
-        let (mut asking, mut answering, start) = (Quota::asking(), Quota::answering(), now());
+        let (mut asking, mut answering, start) = (Quota::asking(), Quota::answering(), start());
         let mut asked = 0;
         for ms in 0..10_000 {
             let now = start + Duration::from_millis(ms);
@@ -307,7 +304,7 @@ mod tests {
 
     #[test]
     fn open_questions_and_peers_are_bounded() {
-        let (mut quota, start) = (Quota::asking(), now());
+        let (mut quota, start) = (Quota::asking(), start());
         let mut waiting: Vec<_> = (0..OPEN_MAX)
             .map(|_| quota.open(&id(0), start).expect("one of few"))
             .collect();

@@ -31,6 +31,8 @@ pub mod frame;
 pub mod hlc;
 pub mod identity;
 pub mod load;
+#[cfg(test)]
+mod made;
 mod membership;
 mod metrics;
 pub mod peer_state;

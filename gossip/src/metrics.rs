@@ -1,6 +1,6 @@
 //! Everything that gossip counts. Names and help live here only; parts receive clones of the handles.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -8,12 +8,14 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::identity::unix_s;
 use crate::peers::Reason;
 use crate::wire::KINDS;
 
-/// Declares [`Metrics`], a row for each: `field: Kind, "name", "help"`.
+/// Declares [`Metrics`], a row for each: `field: Kind, "name", "help"`, and the series that are there from the start, since
+/// `increase()` does not see one that begins with 1.
 macro_rules! metrics {
-    ($($field:ident: $T:ty, $name:literal, $help:literal;)*) => {
+    ($($field:ident: $T:ty, $name:literal, $help:literal $(, $Label:ident { $label:ident } in $all:expr)?;)*) => {
         /// Handles of all gossip metrics; clones count into the same numbers.
         #[derive(Debug, Clone, Default)]
         pub struct Metrics {
@@ -23,6 +25,9 @@ macro_rules! metrics {
         impl Metrics {
             fn show(&self, registry: &mut Registry) {
                 $(registry.register($name, $help, self.$field.clone());)*
+                $($(for $label in $all {
+                    drop(self.$field.get_or_create(&$Label { $label }));
+                })?)*
             }
         }
     };
@@ -31,10 +36,10 @@ macro_rules! metrics {
 metrics! {
     frames: Family<Traffic, Counter>, "frames", "Messages between replicas, by direction and plane";
     bytes: Family<Traffic, Counter>, "bytes", "Payload bytes between replicas, by direction and plane";
-    drops: Family<Why, Counter>, "dropped", "Messages dropped, by reason";
-    refusals: Family<Why, Counter>, "refused", "Messages that the gossip firewall refused, by reason";
+    drops: Family<Why, Counter>, "dropped", "Messages dropped, by reason", Why { reason } in DROP_REASONS;
+    refusals: Family<Why, Counter>, "refused", "Messages that the gossip firewall refused, by reason", Why { reason } in Reason::ALL.map(Reason::label);
     trimmed: Counter, "trimmed", "Entries about replicas not met, left out of gossip messages";
-    handshakes: Family<Why, Counter>, "handshakes", "Ended handshakes with other replicas, by outcome";
+    handshakes: Family<Why, Counter>, "handshakes", "Ended handshakes with other replicas, by outcome", Why { reason } in HANDSHAKES;
     peers_live: Gauge, "peers_live", "Other replicas that this one sees as alive";
     peers_linked: Gauge, "peers_linked", "Other replicas with an open connection from here";
     isolated: Gauge, "isolated", "1 while no other replica is alive to this one";
@@ -45,13 +50,13 @@ metrics! {
     registry_differing: Gauge, "registry_differing", "Live replicas that report another registry than this one's";
     registry_unread: Gauge, "registry_unread", "Entries that only a later release can read, carried for it";
     views: Counter, "views", "Views made of the registry and the replicas; what changes together is in one";
-    syncs: Family<Why, Counter>, "syncs", "Registry exchanges with a peer, by outcome";
-    load_frames: Family<Why, Counter>, "load_frames", "Received load frames, by outcome";
+    syncs: Family<Why, Counter>, "syncs", "Registry exchanges with a peer, by outcome", Why { reason } in ["snapshot", "done", "failed"];
+    load_frames: Family<Why, Counter>, "load_frames", "Received load frames, by outcome", Why { reason } in LOAD_FRAMES;
     load_cut: Gauge, "load_cut", "Other replicas that report more load than is believed";
-    evidence_records: Family<Fate, Counter>, "evidence_records", "Records of evidence, by result";
-    evidence_batches: Family<Fate, Counter>, "evidence_batches", "Batches of evidence, by result";
+    evidence_records: Family<Fate, Counter>, "evidence_records", "Records of evidence, by result", Fate { fate } in RECORD_FATES;
+    evidence_batches: Family<Fate, Counter>, "evidence_batches", "Batches of evidence, by result", Fate { fate } in BATCH_FATES;
     evidence_throttled: Counter, "evidence_throttled", "Times that evidence waited because a peer's bytes a second were spent";
-    peer_state_parts: Family<Fate, Counter>, "peer_state_parts", "Parts of peer states received, by result";
+    peer_state_parts: Family<Fate, Counter>, "peer_state_parts", "Parts of peer states received, by result", Fate { fate } in PART_FATES;
     peer_state_cut: Family<Part, Counter>, "peer_state_cut", "Entries of this replica's peer state that were left out because they do not fit, by part";
     peer_states: Gauge, "peer_states", "Other replicas whose peer state counts now";
     dry_runs: Family<DryRuns, Counter>, "dry_runs", "Requests for another replica's decision, by side and outcome";
@@ -60,7 +65,7 @@ metrics! {
     clock_drift: Gauge, "clock_drift_seconds", "Lead over this clock of the last peer's clock within an hour that was more than a minute ahead";
     certificate_expiry: Gauge, "certificate_expiry_seconds", "Unix time at which this replica's certificate expires";
     authority_expiry: Gauge, "authority_expiry_seconds", "Unix time at which the authority of this replica's certificate expires";
-    replaced: Family<Why, Counter>, "connections_replaced", "Connections ended because certificates, authorities or revocations changed, by reason";
+    replaced: Family<Why, Counter>, "connections_replaced", "Connections ended because certificates, authorities or revocations changed, by reason", Why { reason } in ["renewed", "revoked", "foreign"];
 }
 
 /// Labels of traffic: both from fixed sets.
@@ -104,35 +109,13 @@ impl Metrics {
         metrics
     }
 
-    /// Counters from the start, since `increase()` does not see a series that begins with 1.
+    /// Counters of two labels from the start.
     fn begin(&self) {
         for plane in KINDS.iter().map(|kind| kind.plane) {
             for direction in ["in", "out"] {
                 let traffic = Traffic { direction, plane };
                 drop(self.frames.get_or_create(&traffic));
                 drop(self.bytes.get_or_create(&traffic));
-            }
-        }
-        let refusals = Reason::ALL.map(Reason::label);
-        for (family, reasons) in [
-            (&self.replaced, &["renewed", "revoked", "foreign"][..]),
-            (&self.refusals, &refusals[..]),
-            (&self.drops, &DROP_REASONS[..]),
-            (&self.handshakes, &HANDSHAKES[..]),
-            (&self.syncs, &["snapshot", "done", "failed"][..]),
-            (&self.load_frames, &LOAD_FRAMES[..]),
-        ] {
-            for reason in reasons {
-                drop(family.get_or_create(&Why { reason }));
-            }
-        }
-        for (family, fates) in [
-            (&self.evidence_records, &RECORD_FATES[..]),
-            (&self.evidence_batches, &BATCH_FATES[..]),
-            (&self.peer_state_parts, &PART_FATES[..]),
-        ] {
-            for fate in fates {
-                drop(family.get_or_create(&Fate { fate }));
             }
         }
         for (side, outcomes) in [("asked", &ASKED[..]), ("answered", &ANSWERED[..])] {
@@ -177,13 +160,11 @@ impl Metrics {
     }
 
     pub(crate) fn expires(&self, at: SystemTime) {
-        let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        self.certificate_expiry.set(seconds as i64);
+        self.certificate_expiry.set(unix_s(at) as i64);
     }
 
     pub(crate) fn authority_expires(&self, at: SystemTime) {
-        let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        self.authority_expiry.set(seconds as i64);
+        self.authority_expiry.set(unix_s(at) as i64);
     }
 
     fn count(&self, direction: &'static str, plane: &'static str, bytes: usize) {

@@ -209,13 +209,10 @@ const SEEN_MAX: usize = 256;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::made::{replica as id, start};
 
     fn address(port: u16) -> SocketAddr {
         ([127, 0, 0, 1], port).into()
-    }
-
-    fn id(text: &str) -> ReplicaId {
-        text.parse().expect("valid")
     }
 
     fn twin(name: &str, kept: u16, cut_off: u16) -> Twin {
@@ -231,10 +228,6 @@ mod tests {
             address: address(port),
             generation,
         }
-    }
-
-    fn start() -> Instant {
-        tokio::time::Instant::now().into_std()
     }
 
     #[test]

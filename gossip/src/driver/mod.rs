@@ -160,7 +160,7 @@ impl Driver {
             }
         }
         if let Some((peer, header, frame)) = load {
-            self.deliver(&peer, header, Message::Load(frame), 0);
+            self.message(&peer, header, Message::Load(frame), 0);
         }
         self.0.view.send_replace(view.clone());
         maker.on_view(&view, &mut self.context());
@@ -198,32 +198,6 @@ impl Driver {
     ) -> Result<Vec<Received>, RequestError> {
         let net = self.net().ok_or(RequestError::NotLinked)?;
         net.transport.request(peer, question).await
-    }
-
-    /// Gives a message to its plane; what is returned answers a question.
-    fn deliver(
-        &self,
-        from: &ReplicaId,
-        header: Header,
-        message: Message,
-        bytes: usize,
-    ) -> Vec<Message> {
-        let name = message.kind().plane;
-        let mut planes = self.0.planes.iter();
-        let Some(plane) = planes.find(|plane| plane.names.contains(&name)) else {
-            self.0.metrics.dropped("unknown_kind");
-            return Vec::new();
-        };
-        let origin = Origin {
-            peer: from,
-            header,
-            bytes,
-        };
-        let ((), cx) = self.call(plane, |plane, cx| plane.on_message(origin, message, cx));
-        let mut answer = cx.answer;
-        // The lock is open again.
-        answer.extend(cx.later.map(made).into_iter().flatten());
-        answer
     }
 
     fn context(&self) -> Context {
@@ -327,7 +301,22 @@ impl Receiver for Driver {
         message: Message,
         bytes: usize,
     ) -> Vec<Message> {
-        self.deliver(from, header, message, bytes)
+        let name = message.kind().plane;
+        let mut planes = self.0.planes.iter();
+        let Some(plane) = planes.find(|plane| plane.names.contains(&name)) else {
+            self.0.metrics.dropped("unknown_kind");
+            return Vec::new();
+        };
+        let origin = Origin {
+            peer: from,
+            header,
+            bytes,
+        };
+        let ((), cx) = self.call(plane, |plane, cx| plane.on_message(origin, message, cx));
+        let mut answer = cx.answer;
+        // The lock is open again.
+        answer.extend(cx.later.map(made).into_iter().flatten());
+        answer
     }
 
     fn linked(&self, member: &Member) {

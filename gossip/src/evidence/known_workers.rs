@@ -127,10 +127,7 @@ fn view_of(workers: &[(&str, u64)]) -> View {
 mod tests {
     use super::*;
     use crate::evidence::{Evidence, Retraction};
-
-    fn start() -> Instant {
-        tokio::time::Instant::now().into_std()
-    }
+    use crate::made::start;
 
     fn holds(worker: &str, epoch: u64) -> Record {
         Record::Evidence(Evidence {

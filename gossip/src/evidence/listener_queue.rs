@@ -129,10 +129,7 @@ pub(crate) const EVENTS_MAX: usize = 4096;
 mod tests {
     use super::*;
     use crate::evidence::Evidence;
-
-    fn replica(name: &str) -> ReplicaId {
-        name.parse().expect("valid")
-    }
+    use crate::made::replica;
 
     fn evidence(from: &str, epoch: u64) -> EvidenceEvent {
         EvidenceEvent::Evidence {

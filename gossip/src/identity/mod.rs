@@ -32,6 +32,7 @@ pub use ca::{
     issue_for, leaf_of, revocations,
 };
 pub(crate) use expiry::{AUTHORITY, OWN, Reminders, Urgency};
+pub(crate) use term::unix_s;
 pub use term::{Term, date};
 pub(crate) use tls::{certificate_names, client_config, endpoint_keys, server_config};
 pub(crate) use x509::replica_named;

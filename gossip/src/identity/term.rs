@@ -64,7 +64,8 @@ fn date_of(unix_s: u64) -> String {
     )
 }
 
-fn unix_s(at: SystemTime) -> u64 {
+/// Seconds since 1970; 0 before.
+pub(crate) fn unix_s(at: SystemTime) -> u64 {
     at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 

@@ -134,7 +134,8 @@ pub struct HealthClaim {
     pub age: Duration,
 }
 
-/// What a replica may find out about a worker.
+/// What a replica may find out about a worker. Its number travels: a new one comes last, and costs a replica that does not
+/// know it its entry only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Claim {
     /// A probe passed, and nothing speaks against it.

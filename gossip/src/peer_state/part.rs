@@ -12,7 +12,7 @@ use super::{
 use crate::evidence::KnownWorkers;
 
 /// One entry of a part.
-pub(crate) trait PartEntry: Clone {
+pub(crate) trait PartEntry: Clone + PartialEq {
     /// What a receiver keeps of former ones, also when they count no more and when the sender started again.
     type Memory: Default + Debug;
     /// Name of the part, as in metrics.
@@ -24,7 +24,9 @@ pub(crate) trait PartEntry: Clone {
     fn fit(entries: Vec<Self>) -> (Vec<Self>, usize);
 
     /// Whether the others would learn nothing from the one that they do not know from the other. Ages alone are no news.
-    fn is_the_same_as(&self, other: &Self) -> bool;
+    fn is_the_same_as(&self, other: &Self) -> bool {
+        self == other
+    }
 
     /// The same, so much later.
     fn later(&self, _since: Duration) -> Self {
@@ -47,8 +49,32 @@ impl PartEntry for HealthClaim {
     const PART: &'static str = "health";
     const ENDS_WHEN_EMPTY: bool = false;
 
-    fn fit(entries: Vec<Self>) -> (Vec<Self>, usize) {
-        fit_claims(entries)
+    /// Brings claims into the order of the wire, and leaves out what does not fit: good ones before bad
+    /// ones, of the same kind the oldest. Returns how many.
+    fn fit(mut claims: Vec<Self>) -> (Vec<Self>, usize) {
+        // Of two about one worker the worse one stays.
+        claims.sort_by(|a, b| a.worker.cmp(&b.worker).then(b.claim.cmp(&a.claim)));
+        claims.dedup_by(|later, kept| later.worker == kept.worker);
+        for claim in &mut claims {
+            claim.age = clamped(claim.age);
+        }
+        let is_fit = claims.len() <= CLAIMS_MAX
+            && claims.iter().map(wire_len).sum::<usize>() + COUNT_BYTES <= PART_BYTES_MAX;
+        if is_fit {
+            return (claims, 0);
+        }
+        let before = claims.len();
+        claims.sort_by_key(|claim| (claim.claim == Claim::Good, claim.age));
+        claims.truncate(CLAIMS_MAX);
+        let mut bytes = COUNT_BYTES;
+        let fitting = claims.iter().take_while(|claim| {
+            bytes += wire_len(claim);
+            bytes <= PART_BYTES_MAX
+        });
+        claims.truncate(fitting.count());
+        let cut = before - claims.len();
+        claims.sort_by(|a, b| a.worker.cmp(&b.worker));
+        (claims, cut)
     }
 
     fn is_the_same_as(&self, other: &Self) -> bool {
@@ -78,12 +104,26 @@ impl PartEntry for TenantUse {
     const PART: &'static str = "usage";
     const ENDS_WHEN_EMPTY: bool = false;
 
-    fn fit(entries: Vec<Self>) -> (Vec<Self>, usize) {
-        fit_usage(entries)
-    }
-
-    fn is_the_same_as(&self, other: &Self) -> bool {
-        self == other
+    /// Brings counts into the order of the wire, and leaves out the least beyond [`TENANTS_MAX`].
+    fn fit(mut usage: Vec<Self>) -> (Vec<Self>, usize) {
+        usage.sort_by_key(|used| used.tenant);
+        usage.dedup_by(|later, kept| {
+            let is_same = later.tenant == kept.tenant;
+            if is_same {
+                kept.add(*later);
+            }
+            is_same
+        });
+        let mut usage: Vec<_> = usage.into_iter().map(TenantUse::clamped).collect();
+        // Nothing in hand is what a tenant that is not named has.
+        usage.retain(|used| (used.in_flight, used.queued) != (0, 0));
+        let cut = usage.len().saturating_sub(TENANTS_MAX);
+        if cut > 0 {
+            usage.sort_by_key(|used| std::cmp::Reverse(used.in_flight + used.queued));
+            usage.truncate(TENANTS_MAX);
+            usage.sort_by_key(|used| used.tenant);
+        }
+        (usage, cut)
     }
 
     fn believed(entries: Vec<Self>, (): &mut (), _: &KnownWorkers, _: Instant) -> Vec<Self> {
@@ -97,8 +137,17 @@ impl PartEntry for Quarantined {
     /// Mostly there is none to send.
     const ENDS_WHEN_EMPTY: bool = true;
 
-    fn fit(entries: Vec<Self>) -> (Vec<Self>, usize) {
-        fit_quarantine(entries)
+    /// Brings quarantined requests into the order of the wire, and leaves out the oldest beyond [`QUARANTINE_MAX`].
+    fn fit(mut quarantine: Vec<Self>) -> (Vec<Self>, usize) {
+        quarantine.sort_by_key(|entry| (entry.id(), std::cmp::Reverse(entry.age)));
+        quarantine.dedup_by_key(|entry| entry.id());
+        let cut = quarantine.len().saturating_sub(QUARANTINE_MAX);
+        if cut > 0 {
+            quarantine.sort_by_key(|entry| entry.age);
+            quarantine.truncate(QUARANTINE_MAX);
+            quarantine.sort_by_key(Quarantined::id);
+        }
+        (quarantine, cut)
     }
 
     fn is_the_same_as(&self, other: &Self) -> bool {
@@ -118,12 +167,13 @@ impl PartEntry for Pace {
     const PART: &'static str = "paces";
     const ENDS_WHEN_EMPTY: bool = true;
 
-    fn fit(entries: Vec<Self>) -> (Vec<Self>, usize) {
-        fit_paces(entries)
-    }
-
-    fn is_the_same_as(&self, other: &Self) -> bool {
-        self == other
+    /// Brings paces into the order of the wire, one for each worker, and leaves out the last beyond [`PACES_MAX`].
+    fn fit(mut paces: Vec<Self>) -> (Vec<Self>, usize) {
+        let cut = paces.len().saturating_sub(PACES_MAX);
+        paces.truncate(PACES_MAX);
+        paces.sort_by_key(|pace| pace.worker);
+        paces.dedup_by_key(|pace| pace.worker);
+        (paces, cut)
     }
 }
 
@@ -133,12 +183,23 @@ impl PartEntry for Sighting {
     /// A replica that watches no source has none.
     const ENDS_WHEN_EMPTY: bool = true;
 
-    fn fit(entries: Vec<Self>) -> (Vec<Self>, usize) {
-        fit_sightings(entries)
-    }
-
-    fn is_the_same_as(&self, other: &Self) -> bool {
-        self == other
+    /// Brings sightings into the order of the wire, one for each worker of a source, and leaves out those beyond
+    /// [`SIGHTINGS_MAX`]: the last ones of the sources that have most, so that one with many costs the others nothing.
+    fn fit(mut sightings: Vec<Self>) -> (Vec<Self>, usize) {
+        sightings.sort();
+        sightings.dedup_by_key(|sighting| (sighting.source, sighting.worker));
+        let cut = sightings.len().saturating_sub(SIGHTINGS_MAX);
+        if cut > 0 {
+            let of_source = sightings.chunk_by(|a, b| a.source == b.source);
+            let mut ranked: Vec<_> = of_source
+                .flat_map(|of_source| of_source.iter().copied().enumerate())
+                .collect();
+            ranked.sort();
+            ranked.truncate(SIGHTINGS_MAX);
+            sightings = ranked.into_iter().map(|(_, sighting)| sighting).collect();
+            sightings.sort();
+        }
+        (sightings, cut)
     }
 }
 
@@ -148,8 +209,16 @@ impl PartEntry for Heard {
     /// To hear nobody is news.
     const ENDS_WHEN_EMPTY: bool = false;
 
-    fn fit(entries: Vec<Self>) -> (Vec<Self>, usize) {
-        fit_heard(entries)
+    /// Brings replicas into the order of the wire, once each, and leaves out the last beyond [`HEARD_MAX`].
+    fn fit(mut heard: Vec<Self>) -> (Vec<Self>, usize) {
+        heard.sort_by(|a, b| (&a.replica, a.age).cmp(&(&b.replica, b.age)));
+        heard.dedup_by(|later, kept| later.replica == kept.replica);
+        let cut = heard.len().saturating_sub(HEARD_MAX);
+        heard.truncate(HEARD_MAX);
+        for of in &mut heard {
+            of.age = clamped(of.age);
+        }
+        (heard, cut)
     }
 
     fn is_the_same_as(&self, other: &Self) -> bool {
@@ -162,109 +231,6 @@ impl PartEntry for Heard {
             ..self.clone()
         }
     }
-}
-
-/// Brings claims into the order of the wire, and leaves out what does not fit: good ones before bad
-/// ones, of the same kind the oldest. Returns how many.
-fn fit_claims(mut claims: Vec<HealthClaim>) -> (Vec<HealthClaim>, usize) {
-    // Of two about one worker the worse one stays.
-    claims.sort_by(|a, b| a.worker.cmp(&b.worker).then(b.claim.cmp(&a.claim)));
-    claims.dedup_by(|later, kept| later.worker == kept.worker);
-    for claim in &mut claims {
-        claim.age = clamped(claim.age);
-    }
-    let is_fit = claims.len() <= CLAIMS_MAX
-        && claims.iter().map(wire_len).sum::<usize>() + COUNT_BYTES <= PART_BYTES_MAX;
-    if is_fit {
-        return (claims, 0);
-    }
-    let before = claims.len();
-    claims.sort_by_key(|claim| (claim.claim == Claim::Good, claim.age));
-    claims.truncate(CLAIMS_MAX);
-    let mut bytes = COUNT_BYTES;
-    let fitting = claims.iter().take_while(|claim| {
-        bytes += wire_len(claim);
-        bytes <= PART_BYTES_MAX
-    });
-    claims.truncate(fitting.count());
-    let cut = before - claims.len();
-    claims.sort_by(|a, b| a.worker.cmp(&b.worker));
-    (claims, cut)
-}
-
-/// Brings counts into the order of the wire, and leaves out the least beyond [`TENANTS_MAX`].
-fn fit_usage(mut usage: Vec<TenantUse>) -> (Vec<TenantUse>, usize) {
-    usage.sort_by_key(|used| used.tenant);
-    usage.dedup_by(|later, kept| {
-        let is_same = later.tenant == kept.tenant;
-        if is_same {
-            kept.add(*later);
-        }
-        is_same
-    });
-    let mut usage: Vec<_> = usage.into_iter().map(TenantUse::clamped).collect();
-    // Nothing in hand is what a tenant that is not named has.
-    usage.retain(|used| (used.in_flight, used.queued) != (0, 0));
-    let cut = usage.len().saturating_sub(TENANTS_MAX);
-    if cut > 0 {
-        usage.sort_by_key(|used| std::cmp::Reverse(used.in_flight + used.queued));
-        usage.truncate(TENANTS_MAX);
-        usage.sort_by_key(|used| used.tenant);
-    }
-    (usage, cut)
-}
-
-/// Brings quarantined requests into the order of the wire, and leaves out the oldest beyond [`QUARANTINE_MAX`].
-fn fit_quarantine(mut quarantine: Vec<Quarantined>) -> (Vec<Quarantined>, usize) {
-    quarantine.sort_by_key(|entry| (entry.id(), std::cmp::Reverse(entry.age)));
-    quarantine.dedup_by_key(|entry| entry.id());
-    let cut = quarantine.len().saturating_sub(QUARANTINE_MAX);
-    if cut > 0 {
-        quarantine.sort_by_key(|entry| entry.age);
-        quarantine.truncate(QUARANTINE_MAX);
-        quarantine.sort_by_key(Quarantined::id);
-    }
-    (quarantine, cut)
-}
-
-/// Brings paces into the order of the wire, one for each worker, and leaves out the last beyond [`PACES_MAX`].
-fn fit_paces(mut paces: Vec<Pace>) -> (Vec<Pace>, usize) {
-    let cut = paces.len().saturating_sub(PACES_MAX);
-    paces.truncate(PACES_MAX);
-    paces.sort_by_key(|pace| pace.worker);
-    paces.dedup_by_key(|pace| pace.worker);
-    (paces, cut)
-}
-
-/// Brings sightings into the order of the wire, one for each worker of a source, and leaves out those beyond
-/// [`SIGHTINGS_MAX`]: the last ones of the sources that have most, so that one with many costs the others nothing.
-fn fit_sightings(mut sightings: Vec<Sighting>) -> (Vec<Sighting>, usize) {
-    sightings.sort();
-    sightings.dedup_by_key(|sighting| (sighting.source, sighting.worker));
-    let cut = sightings.len().saturating_sub(SIGHTINGS_MAX);
-    if cut > 0 {
-        let of_source = sightings.chunk_by(|a, b| a.source == b.source);
-        let mut ranked: Vec<_> = of_source
-            .flat_map(|of_source| of_source.iter().copied().enumerate())
-            .collect();
-        ranked.sort();
-        ranked.truncate(SIGHTINGS_MAX);
-        sightings = ranked.into_iter().map(|(_, sighting)| sighting).collect();
-        sightings.sort();
-    }
-    (sightings, cut)
-}
-
-/// Brings replicas into the order of the wire, once each, and leaves out the last beyond [`HEARD_MAX`].
-fn fit_heard(mut heard: Vec<Heard>) -> (Vec<Heard>, usize) {
-    heard.sort_by(|a, b| (&a.replica, a.age).cmp(&(&b.replica, b.age)));
-    heard.dedup_by(|later, kept| later.replica == kept.replica);
-    let cut = heard.len().saturating_sub(HEARD_MAX);
-    heard.truncate(HEARD_MAX);
-    for of in &mut heard {
-        of.age = clamped(of.age);
-    }
-    (heard, cut)
 }
 
 pub(super) fn clamped(age: Duration) -> Duration {
@@ -302,7 +268,7 @@ mod tests {
         let few = (0..40).map(|worker| sighting(2, worker));
         let alone = [sighting(3, 0)];
         let all: Vec<_> = many.chain(few).chain(alone).collect();
-        let (fit, cut) = fit_sightings(all);
+        let (fit, cut) = Sighting::fit(all);
         assert_eq!((fit.len(), cut), (SIGHTINGS_MAX, 5_041 - SIGHTINGS_MAX));
         assert!(fit.is_sorted());
         let of = |source| fit.iter().filter(move |one| one.source == source);

@@ -196,13 +196,10 @@ mod tests {
 
     use super::*;
     use crate::load::{Load, LoadBoard, LoadPlane};
+    use crate::made::start;
     use crate::registry::Registry;
     use crate::view::View;
     use crate::worker::{RawWorker, Source, WorkerId, WorkerSpec};
-
-    fn start() -> Instant {
-        tokio::time::Instant::now().into_std()
-    }
 
     #[test]
     fn strikes_are_forgiven_one_a_minute() {

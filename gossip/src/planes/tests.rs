@@ -8,6 +8,7 @@ use crate::config::{EvidenceConfig, LOAD_BATCH, ROUND};
 use crate::evidence::{Batch, HEADS_MAX, Head};
 use crate::facts::{FactMap, SeenReplica, fact};
 use crate::load::{Coverage, LoadBoard, LoadFrame};
+use crate::made::{replica as id, start};
 use crate::metrics::{Metrics, Why};
 use crate::peer_state::TenantUse;
 use crate::plane::{Context, Effect, Link, Origin, Plane, Seen, Surroundings};
@@ -30,10 +31,6 @@ pub(super) fn named<const N: usize>(parts: [(&'static str, bool); N]) -> Vec<&'s
 
 /// The longest that anything is remembered against late frames, and some rounds.
 const WHILE: Duration = Duration::from_secs(65);
-
-fn id(name: &str) -> ReplicaId {
-    name.parse().expect("valid")
-}
 
 fn link(peer: &ReplicaId) -> Link {
     Link {
@@ -86,7 +83,7 @@ fn deliver(plane: &mut dyn Plane, peer: &ReplicaId, seq: u64, message: Message, 
 /// after a while.
 fn life_of_a_peer<P: Plane + Remembers>(mut plane: P) -> [Vec<&'static str>; 3] {
     let peer = id("x");
-    let mut now: Instant = tokio::time::Instant::now().into_std();
+    let mut now: Instant = start();
     let mut cx = Context::at(now, 1_000);
     plane.on_link(&peer, &mut cx);
     plane.on_tick(&around(std::slice::from_ref(&peer)), &mut cx);
@@ -151,7 +148,7 @@ pub(super) fn registry_of(replica: &str, now: Instant) -> RegistryPlane {
 /// What stays for a while is what tells a late frame from a new one, or a flood from a burst.
 #[test]
 fn no_plane_holds_anything_of_a_peer_that_left() {
-    let now = tokio::time::Instant::now().into_std();
+    let now = start();
     let load = LoadMessages::new(
         Arc::new(LoadBoard::default()),
         |_| 1.0,
@@ -194,7 +191,7 @@ fn no_plane_holds_anything_of_a_peer_that_left() {
 /// It was cut off, and proves itself again as the process that it was: what it sends counts again, on each plane.
 #[test]
 fn who_is_connected_again_counts_again() {
-    let (now, peer) = (tokio::time::Instant::now().into_std(), id("x"));
+    let (now, peer) = (start(), id("x"));
     let board = Arc::new(LoadBoard::default());
     let mut load = LoadMessages::new(board.clone(), |_| 1.0, LOAD_BATCH, Metrics::default(), now);
     let shown = Shown::default();
@@ -233,7 +230,7 @@ fn who_is_connected_again_counts_again() {
 /// The peers of a replica whose settings allow it more: by its own it is honest.
 #[test]
 fn evidence_beyond_our_settings_is_dropped_and_no_offence() {
-    let (start, peer) = (tokio::time::Instant::now().into_std(), id("x"));
+    let (start, peer) = (start(), id("x"));
     let metrics = Metrics::default();
     let config = EvidenceConfig::default();
     let pending = PendingHandle::new(Metrics::default());
@@ -288,7 +285,7 @@ fn evidence_beyond_our_settings_is_dropped_and_no_offence() {
 /// To count what it believes, a replica reads all of it, as for a snapshot.
 #[test]
 fn whoever_asks_how_much_there_is_asks_seldom() {
-    let (start, peer) = (tokio::time::Instant::now().into_std(), id("x"));
+    let (start, peer) = (start(), id("x"));
     let mut plane = evidence(start);
     let mut is_answered = |now: Instant| {
         let mut cx = Context::at(now, 1_000);
@@ -305,7 +302,7 @@ fn whoever_asks_how_much_there_is_asks_seldom() {
 /// It has received of as many as a cluster may have: with its own head those are more than a receiver takes.
 #[test]
 fn a_snapshot_of_the_greatest_cluster_can_be_read() {
-    let now = tokio::time::Instant::now().into_std();
+    let now = start();
     let mut plane = evidence(now);
     for peer in 0..HEADS_MAX {
         let batch = Batch {

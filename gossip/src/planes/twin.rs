@@ -241,10 +241,7 @@ const LINES_MAX: usize = 16;
 mod tests {
     use super::*;
     use crate::config::ROUND;
-
-    fn id(name: &str) -> ReplicaId {
-        name.parse().expect("valid")
-    }
+    use crate::made::replica as id;
 
     fn reported(name: &str, reporters: &[&str]) -> (ReplicaId, Reported) {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));

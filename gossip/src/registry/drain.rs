@@ -64,18 +64,13 @@ pub(super) fn is_drained(of_one: &[&Entry]) -> bool {
 mod tests {
     use super::super::RETENTION;
     use super::*;
-    use crate::worker::{Labels, RawWorker, WorkerSpec};
+    use crate::made::{registry, spec_with, sync, w};
+    use crate::worker::{Labels, WorkerSpec};
 
     const NOW: u64 = 1_700_000_000_000;
 
-    fn id() -> WorkerId {
-        "w".parse().expect("valid")
-    }
-
     fn spec(state: State) -> WorkerSpec {
-        let mut raw = RawWorker::at("http://w:8000");
-        raw.state = state;
-        WorkerSpec::new(raw).expect("valid")
+        spec_with(|raw| raw.state = state)
     }
 
     fn files() -> Source {
@@ -84,8 +79,8 @@ mod tests {
 
     /// A worker that a file declares.
     fn found(name: &str) -> Registry {
-        let mut registry = Registry::new(name.parse().expect("valid"));
-        let put = registry.put(id(), files(), spec(State::Active), NOW);
+        let mut registry = registry(name);
+        let put = registry.put(w(), files(), spec(State::Active), NOW);
         put.expect("room");
         registry
     }
@@ -99,32 +94,24 @@ mod tests {
         workers.first().is_some_and(|worker| worker.is_drained)
     }
 
-    fn sync(a: &mut Registry, b: &mut Registry) {
-        let [of_a, of_b] = [&*a, &*b].map(|one| one.entries().cloned().collect::<Vec<_>>());
-        a.merge(of_b, NOW).expect("no drift");
-        b.merge(of_a, NOW).expect("no drift");
-        assert_eq!(a.digest(), b.digest());
-    }
-
     #[test]
     fn a_drained_worker_leaves_with_its_sources() {
         let (mut a, mut b) = (found("a"), found("b"));
-        a.drain(&id(), NOW).expect("known");
-        sync(&mut a, &mut b);
+        a.drain(&w(), NOW).expect("known");
+        sync(&mut a, &mut b, NOW);
         assert_eq!(state(&b), Some(State::Draining));
-        assert_eq!(b.sources_of(&id()), [files()], "a drain declares nothing");
+        assert_eq!(b.sources_of(&w()), [files()], "a drain declares nothing");
         // Whatever state the source declares meanwhile.
         for declared in [State::Draining, State::Active] {
-            b.put(id(), files(), spec(declared), NOW).expect("room");
+            b.put(w(), files(), spec(declared), NOW).expect("room");
             assert_eq!(state(&b), Some(State::Draining));
         }
-        let removed = b.remove(&id(), files(), NOW).expect("declared");
+        let removed = b.remove(&w(), files(), NOW).expect("declared");
         let sources: Vec<_> = removed.iter().map(|entry| &entry.source).collect();
         assert_eq!(sources, [&files(), &Source::Drain]);
-        sync(&mut a, &mut b);
+        sync(&mut a, &mut b, NOW);
         assert_eq!(a.workers(), []);
-        a.put(id(), files(), spec(State::Active), NOW)
-            .expect("room");
+        a.put(w(), files(), spec(State::Active), NOW).expect("room");
         assert_eq!(state(&a), Some(State::Active), "it starts anew");
     }
 
@@ -132,20 +119,20 @@ mod tests {
     #[test]
     fn what_was_noted_while_it_left_is_not_for_the_next_one() {
         let again = |a: &mut Registry| {
-            let put = vec![(id(), spec(State::Active))];
+            let put = vec![(w(), spec(State::Active))];
             a.put_all(&files(), put, NOW).expect("room")
         };
         let held = |a: &mut Registry| {
-            a.hold(id(), files(), spec(State::Active), NOW)
+            a.hold(w(), files(), spec(State::Active), NOW)
                 .expect("room")
         };
         for declare in [again as fn(&mut Registry) -> Vec<Entry>, held] {
             let (mut a, mut b) = (found("a"), found("b"));
-            a.drain(&id(), NOW).expect("known");
+            a.drain(&w(), NOW).expect("known");
             let labels = Labels::new([("a", "1")]).expect("valid");
-            a.label(&id(), &labels, NOW).expect("known");
-            b.remove(&id(), files(), NOW + 1).expect("declared");
-            sync(&mut a, &mut b);
+            a.label(&w(), &labels, NOW).expect("known");
+            b.remove(&w(), files(), NOW + 1).expect("declared");
+            sync(&mut a, &mut b, NOW);
             assert_eq!(b.workers(), []);
             let sources: Vec<_> = declare(&mut b)
                 .into_iter()
@@ -154,7 +141,7 @@ mod tests {
             assert_eq!(sources, [Source::Labels, Source::Drain, files()]);
             assert_eq!(state(&b), Some(State::Active));
             assert!(b.workers()[0].labels.is_empty());
-            sync(&mut a, &mut b);
+            sync(&mut a, &mut b, NOW);
             assert_eq!(a.digest(), b.digest());
             assert_eq!(state(&a), Some(State::Active));
         }
@@ -163,21 +150,20 @@ mod tests {
     #[test]
     fn a_drain_that_is_taken_back_leaves_the_word_to_the_sources() {
         let mut a = found("a");
-        a.drain(&id(), NOW).expect("known");
+        a.drain(&w(), NOW).expect("known");
         assert!(is_drained(&a));
-        a.activate(&id(), NOW).expect("known");
+        a.activate(&w(), NOW).expect("known");
         assert!(!is_drained(&a));
         assert_eq!(state(&a), Some(State::Active));
-        a.put(id(), files(), spec(State::Draining), NOW)
+        a.put(w(), files(), spec(State::Draining), NOW)
             .expect("room");
-        a.activate(&id(), NOW).expect("known");
+        a.activate(&w(), NOW).expect("known");
         assert_eq!(state(&a), Some(State::Draining), "its source drains it");
         // One that was written before, elsewhere, and is received later.
         let mut b = found("b");
-        let drain = b.drain(&id(), NOW - 1).expect("known");
-        a.put(id(), files(), spec(State::Active), NOW)
-            .expect("room");
-        a.activate(&id(), NOW).expect("known");
+        let drain = b.drain(&w(), NOW - 1).expect("known");
+        a.put(w(), files(), spec(State::Active), NOW).expect("room");
+        a.activate(&w(), NOW).expect("known");
         a.merge(vec![drain], NOW).expect("no drift");
         assert_eq!(state(&a), Some(State::Active));
         let unknown = a.activate(&"other".parse().expect("valid"), NOW);
@@ -187,17 +173,17 @@ mod tests {
     #[test]
     fn what_an_administrator_declares_later_counts_instead_of_a_drain() {
         let mut a = found("a");
-        a.drain(&id(), NOW).expect("known");
-        a.put(id(), Source::Admin, spec(State::Active), NOW)
+        a.drain(&w(), NOW).expect("known");
+        a.put(w(), Source::Admin, spec(State::Active), NOW)
             .expect("room");
         assert_eq!((state(&a), is_drained(&a)), (Some(State::Active), false));
-        a.drain(&id(), NOW).expect("known");
+        a.drain(&w(), NOW).expect("known");
         assert_eq!((state(&a), is_drained(&a)), (Some(State::Draining), true));
         // One that an administrator declared as draining, too.
-        a.put(id(), Source::Admin, spec(State::Draining), NOW)
+        a.put(w(), Source::Admin, spec(State::Draining), NOW)
             .expect("room");
         assert_eq!((state(&a), is_drained(&a)), (Some(State::Draining), true));
-        assert_eq!(a.activate(&id(), NOW).expect("known").len(), 2);
+        assert_eq!(a.activate(&w(), NOW).expect("known").len(), 2);
         assert_eq!((state(&a), is_drained(&a)), (Some(State::Active), false));
     }
 
@@ -206,28 +192,28 @@ mod tests {
         let warming = spec(State::Warming {
             until_ms: NOW + 60_000,
         });
-        let mut a = Registry::new("a".parse().expect("valid"));
-        a.put(id(), files(), warming, NOW).expect("room");
-        a.drain(&id(), NOW).expect("known");
+        let mut a = registry("a");
+        a.put(w(), files(), warming, NOW).expect("room");
+        a.drain(&w(), NOW).expect("known");
         assert_eq!(
             (state(&a), a.workers()[0].warming.clone()),
             (Some(State::Draining), None)
         );
         // The note, and the warm-up that would go on without it.
-        assert_eq!(a.activate(&id(), NOW).expect("known").len(), 2);
+        assert_eq!(a.activate(&w(), NOW).expect("known").len(), 2);
         assert_eq!(a.workers()[0].warming, None);
-        assert_eq!(a.sources_of(&id()), [files()]);
+        assert_eq!(a.sources_of(&w()), [files()]);
     }
 
     #[test]
     fn a_drain_makes_no_worker_present() {
         let mut a = found("a");
-        let note = a.drain(&id(), NOW).expect("known");
-        let mut other = Registry::new("b".parse().expect("valid"));
+        let note = a.drain(&w(), NOW).expect("known");
+        let mut other = registry("b");
         other.merge(vec![note], NOW).expect("no drift");
         assert_eq!(other.workers(), []);
         assert!(matches!(
-            other.drain(&id(), NOW),
+            other.drain(&w(), NOW),
             Err(RegistryError::UnknownWorker(_))
         ));
         assert_eq!(other.advance(RETENTION), 1, "nothing depends on it");

@@ -45,21 +45,18 @@ impl Registry {
 mod tests {
     use super::super::RETENTION;
     use super::*;
-    use crate::worker::{RawWorker, WorkerError, WorkerSpec};
+    use crate::made::{self, spec_with, sync, w};
+    use crate::worker::{WorkerError, WorkerSpec};
 
     const NOW: u64 = 1_700_000_000_000;
 
-    fn id() -> WorkerId {
-        "w".parse().expect("valid")
-    }
-
     fn spec() -> WorkerSpec {
-        WorkerSpec::new(RawWorker::at("http://w:8000@1")).expect("valid")
+        spec_with(|_| ())
     }
 
     fn registry(name: &str) -> Registry {
-        let mut registry = Registry::new(name.parse().expect("valid"));
-        registry.configure(id(), spec()).expect("room");
+        let mut registry = made::registry(name);
+        registry.configure(w(), spec()).expect("room");
         registry
     }
 
@@ -71,47 +68,41 @@ mod tests {
         Labels::clone(&registry.workers()[0].labels)
     }
 
-    fn sync(a: &mut Registry, b: &mut Registry) {
-        let [of_a, of_b] = [&*a, &*b].map(|one| one.entries().cloned().collect::<Vec<_>>());
-        a.merge(of_b, NOW).expect("no drift");
-        b.merge(of_a, NOW).expect("no drift");
-    }
-
     #[test]
     fn labels_are_laid_over_what_is_known() {
         let mut a = registry("a");
         assert!(shown(&a).is_empty());
         let first = labels([("a", "1"), ("b", "2")]);
-        assert!(a.label(&id(), &first, NOW).expect("known").is_some());
+        assert!(a.label(&w(), &first, NOW).expect("known").is_some());
         let before = a.digest();
         for known in [first, labels([("b", "2")]), Labels::default()] {
-            assert!(a.label(&id(), &known, NOW + 1).expect("known").is_none());
+            assert!(a.label(&w(), &known, NOW + 1).expect("known").is_none());
         }
         assert_eq!(a.digest(), before, "what is known writes nothing");
         let second = labels([("b", "3"), ("c", "4")]);
-        assert!(a.label(&id(), &second, NOW).expect("known").is_some());
+        assert!(a.label(&w(), &second, NOW).expect("known").is_some());
         assert_eq!(shown(&a), labels([("a", "1"), ("b", "3"), ("c", "4")]));
         // They are no part of the description.
         assert_eq!(*a.workers()[0].spec, spec());
         let many = Labels::new((0..48).map(|n| (format!("n{n}"), "v"))).expect("valid");
-        let refused = a.label(&id(), &many, NOW).map(|_| ());
+        let refused = a.label(&w(), &many, NOW).map(|_| ());
         let too_many = WorkerError::Labels(51);
-        assert_eq!(refused, Err(RegistryError::Labels(id(), too_many)));
+        assert_eq!(refused, Err(RegistryError::Labels(w(), too_many)));
     }
 
     #[test]
     fn the_last_writer_of_labels_wins() {
         let (mut a, mut b) = (registry("a"), registry("b"));
-        a.label(&id(), &labels([("a", "1")]), NOW).expect("known");
-        b.label(&id(), &labels([("b", "2")]), NOW + 1)
+        a.label(&w(), &labels([("a", "1")]), NOW).expect("known");
+        b.label(&w(), &labels([("b", "2")]), NOW + 1)
             .expect("known");
-        sync(&mut a, &mut b);
+        sync(&mut a, &mut b, NOW);
         assert_eq!(a.digest(), b.digest());
         assert_eq!(shown(&a), labels([("b", "2")]));
         // Who misses its label writes it again; then all are there.
-        let again = a.label(&id(), &labels([("a", "1")]), NOW);
+        let again = a.label(&w(), &labels([("a", "1")]), NOW);
         assert!(again.expect("known").is_some());
-        sync(&mut a, &mut b);
+        sync(&mut a, &mut b, NOW);
         assert_eq!(shown(&b), labels([("a", "1"), ("b", "2")]));
         assert_eq!(a.digest(), b.digest());
     }
@@ -120,19 +111,19 @@ mod tests {
     fn labels_make_no_worker_and_end_with_it() {
         let mut a = registry("a");
         let some = labels([("a", "1")]);
-        let entry = a.label(&id(), &some, NOW).expect("known").expect("new");
-        let mut other = Registry::new("b".parse().expect("valid"));
+        let entry = a.label(&w(), &some, NOW).expect("known").expect("new");
+        let mut other = made::registry("b");
         other.merge(vec![entry], NOW).expect("no drift");
         assert_eq!(other.workers(), []);
-        let unknown = other.label(&id(), &some, NOW).map(|_| ());
-        assert_eq!(unknown, Err(RegistryError::UnknownWorker(id())));
+        let unknown = other.label(&w(), &some, NOW).map(|_| ());
+        assert_eq!(unknown, Err(RegistryError::UnknownWorker(w())));
         assert_eq!(other.advance(RETENTION), 1);
 
-        let removed = a.remove(&id(), Source::Config, NOW).expect("allowed");
+        let removed = a.remove(&w(), Source::Config, NOW).expect("allowed");
         let sources: Vec<_> = removed.iter().map(|entry| &entry.source).collect();
         assert_eq!(sources, [&Source::Config, &Source::Labels]);
         assert_eq!(a.workers(), []);
-        a.put(id(), Source::Admin, spec(), NOW).expect("room");
+        a.put(w(), Source::Admin, spec(), NOW).expect("room");
         assert!(shown(&a).is_empty(), "one that is added again starts anew");
     }
 }

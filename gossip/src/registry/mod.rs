@@ -657,6 +657,6 @@ fn is_expired(entry: &Entry) -> bool {
     entry.unused_ms >= millis(RETENTION)
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -69,24 +69,19 @@ pub(super) fn is_ahead(entry: &Entry, now_ms: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::{RawWorker, WorkerSpec};
+    use crate::made::{self, spec_with, sync, w};
+    use crate::worker::WorkerSpec;
 
     const NOW: u64 = 1_700_000_000_000;
     const STARTED: u64 = NOW / 1000 - 60;
 
-    fn id() -> WorkerId {
-        "w".parse().expect("valid")
-    }
-
     fn spec(epoch: u64) -> WorkerSpec {
-        let mut raw = RawWorker::at("http://w:8000");
-        raw.epoch = epoch;
-        WorkerSpec::new(raw).expect("valid")
+        spec_with(|raw| raw.epoch = epoch)
     }
 
     fn registry(name: &str) -> Registry {
-        let mut registry = Registry::new(name.parse().expect("valid"));
-        registry.configure(id(), spec(0)).expect("room");
+        let mut registry = made::registry(name);
+        registry.configure(w(), spec(0)).expect("room");
         registry
     }
 
@@ -94,55 +89,48 @@ mod tests {
         registry.workers()[0].spec.epoch()
     }
 
-    fn sync(a: &mut Registry, b: &mut Registry) {
-        let both = [&*a, &*b].map(|one| one.entries().cloned().collect::<Vec<_>>());
-        let [of_a, of_b] = both;
-        a.merge(of_b, NOW).expect("no drift");
-        b.merge(of_a, NOW).expect("no drift");
-    }
-
     #[test]
     fn an_epoch_only_rises() {
         let mut a = registry("a");
-        assert!(a.restarted(&id(), STARTED, NOW).expect("known").is_some());
-        assert!(a.restarted(&id(), STARTED, NOW).expect("known").is_none());
+        assert!(a.restarted(&w(), STARTED, NOW).expect("known").is_some());
+        assert!(a.restarted(&w(), STARTED, NOW).expect("known").is_none());
         assert!(
-            a.restarted(&id(), STARTED - 1, NOW)
+            a.restarted(&w(), STARTED - 1, NOW)
                 .expect("known")
                 .is_none()
         );
         assert_eq!(epoch(&a), STARTED);
         // Neither an admin, nor what is learned, nor another source lowers it.
-        a.put(id(), Source::Admin, spec(3), NOW).expect("room");
-        a.learn(id(), spec(0), NOW).expect("known");
+        a.put(w(), Source::Admin, spec(3), NOW).expect("room");
+        a.learn(w(), spec(0), NOW).expect("known");
         assert_eq!(epoch(&a), STARTED);
-        a.put(id(), Source::Admin, spec(STARTED + 9), NOW)
+        a.put(w(), Source::Admin, spec(STARTED + 9), NOW)
             .expect("room");
         assert_eq!(epoch(&a), STARTED + 9);
         assert!(
-            a.restarted(&id(), STARTED + 8, NOW)
+            a.restarted(&w(), STARTED + 8, NOW)
                 .expect("known")
                 .is_none()
         );
         // Removed and added again: the process may be the same one.
-        a.put(id(), Source::Admin, spec(0), NOW).expect("room");
-        a.remove(&id(), Source::Admin, NOW).expect("known");
+        a.put(w(), Source::Admin, spec(0), NOW).expect("room");
+        a.remove(&w(), Source::Admin, NOW).expect("known");
         assert_eq!(a.workers(), []);
-        a.put(id(), Source::Admin, spec(0), NOW).expect("room");
+        a.put(w(), Source::Admin, spec(0), NOW).expect("room");
         assert_eq!(epoch(&a), STARTED);
     }
 
     #[test]
     fn concurrent_writers_agree() {
         let (mut a, mut b) = (registry("a"), registry("b"));
-        a.restarted(&id(), STARTED, NOW).expect("known");
-        b.restarted(&id(), STARTED, NOW).expect("known");
-        sync(&mut a, &mut b);
+        a.restarted(&w(), STARTED, NOW).expect("known");
+        b.restarted(&w(), STARTED, NOW).expect("known");
+        sync(&mut a, &mut b, NOW);
         assert_eq!((epoch(&a), a.digest()), (STARTED, b.digest()));
         // The later start wins, whichever replica reports it first, and the clocks have not moved.
-        a.restarted(&id(), STARTED + 2, NOW).expect("known");
-        b.restarted(&id(), STARTED + 1, NOW + 50).expect("known");
-        sync(&mut a, &mut b);
+        a.restarted(&w(), STARTED + 2, NOW).expect("known");
+        b.restarted(&w(), STARTED + 1, NOW + 50).expect("known");
+        sync(&mut a, &mut b, NOW);
         assert_eq!((epoch(&a), a.digest()), (STARTED + 2, b.digest()));
         assert_eq!(a.hybrid_ms(NOW), NOW);
     }
@@ -153,10 +141,10 @@ mod tests {
         let day = 24 * 60 * 60;
         let far = NOW / 1000 + day + 1;
         assert_eq!(
-            a.restarted(&id(), far, NOW).map(|_| ()),
+            a.restarted(&w(), far, NOW).map(|_| ()),
             Err(RegistryError::Epoch(far))
         );
-        assert!(a.restarted(&id(), far - 1, NOW).is_ok());
+        assert!(a.restarted(&w(), far - 1, NOW).is_ok());
         let nobody: WorkerId = "v".parse().expect("valid");
         let unknown = a.restarted(&nobody, 1, NOW).map(|_| ());
         assert_eq!(unknown, Err(RegistryError::UnknownWorker(nobody)));
@@ -168,12 +156,12 @@ mod tests {
         let far = NOW / 1000 + day + 1;
         for source in [Source::Admin, Source::Config, Source::Learned] {
             let mut liar = registry("liar");
-            liar.put(id(), source, spec(far), NOW).expect("room");
+            liar.put(w(), source, spec(far), NOW).expect("room");
             let lie: Vec<Entry> = liar.entries().cloned().collect();
             let mut a = registry("a");
             let merged = a.merge(lie.clone(), NOW).expect("no drift");
             assert_eq!((merged.ahead, merged.changed, epoch(&a)), (1, 0, 0));
-            assert!(a.restarted(&id(), STARTED, NOW).expect("known").is_some());
+            assert!(a.restarted(&w(), STARTED, NOW).expect("known").is_some());
             assert_eq!(epoch(&a), STARTED);
             let merged = a.merge(lie, NOW + 1_000).expect("no drift");
             assert_eq!((merged.ahead, epoch(&a)), (0, far), "a day is allowed");
@@ -184,8 +172,8 @@ mod tests {
     #[test]
     fn it_makes_no_worker_and_is_given_up_in_time() {
         let mut a = registry("a");
-        a.restarted(&id(), STARTED, NOW).expect("known");
-        a.remove(&id(), Source::Config, NOW).expect("allowed");
+        a.restarted(&w(), STARTED, NOW).expect("known");
+        a.remove(&w(), Source::Config, NOW).expect("allowed");
         assert_eq!(a.workers(), []);
         assert_eq!(a.advance(super::super::RETENTION), 2);
         assert_eq!(a.digest().count, 0);

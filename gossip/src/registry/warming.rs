@@ -158,23 +158,14 @@ impl Warmups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::{RawWorker, Source};
+    use crate::made::{registry, spec_with, start, w};
+    use crate::worker::Source;
 
     const NOW: u64 = 1_700_000_000_000;
     const MINUTE: u64 = 60_000;
 
-    fn registry(name: &str) -> Registry {
-        Registry::new(name.parse().expect("valid"))
-    }
-
-    fn id() -> WorkerId {
-        "w".parse().expect("valid")
-    }
-
     fn spec(state: State) -> WorkerSpec {
-        let mut raw = RawWorker::at("http://w:8000");
-        raw.state = state;
-        WorkerSpec::new(raw).expect("valid")
+        spec_with(|raw| raw.state = state)
     }
 
     fn warming(until_ms: u64) -> WorkerSpec {
@@ -184,7 +175,7 @@ mod tests {
     /// A registry in which `a` has just begun to warm the worker for a minute, and the stamp of that.
     fn begun() -> (Registry, Stamp) {
         let mut a = registry("a");
-        let put = a.put(id(), Source::Admin, warming(NOW + MINUTE), NOW);
+        let put = a.put(w(), Source::Admin, warming(NOW + MINUTE), NOW);
         let entry = put.expect("room").expect("new");
         (a, entry.stamp)
     }
@@ -197,7 +188,7 @@ mod tests {
     }
 
     fn state(registry: &Registry) -> Option<State> {
-        let now = tokio::time::Instant::now().into_std();
+        let now = start();
         let mut workers = registry.workers();
         Warmups::default().settle(&mut workers, registry.hybrid_ms(NOW), now);
         workers.first().map(|worker| worker.spec.state())
@@ -245,7 +236,7 @@ mod tests {
         let most = NOW + millis(WARMING_MAX);
         for until_ms in [most, most + 1, u64::MAX - 1, State::WARMED_MS] {
             let mut a = registry("a");
-            a.put(id(), Source::Admin, warming(until_ms), NOW)
+            a.put(w(), Source::Admin, warming(until_ms), NOW)
                 .expect("room");
             let of = a.workers()[0].warming.clone().expect("warming");
             assert_eq!(of.until_ms, most);
@@ -253,7 +244,7 @@ mod tests {
         // Declared by a replica that knows no limit.
         let (mut a, stamp) = begun();
         let entry = Entry {
-            id: id(),
+            id: w(),
             source: Source::Admin,
             stamp: Stamp::from_bits(stamp.bits() + 1),
             writer: Some("b".parse().expect("valid")),
@@ -267,7 +258,7 @@ mod tests {
         );
         // A file is read for ever: it warms nothing.
         let mut file = registry("a");
-        file.configure(id(), warming(NOW + MINUTE)).expect("room");
+        file.configure(w(), warming(NOW + MINUTE)).expect("room");
         assert_eq!(state(&file), Some(State::Active));
     }
 
@@ -276,18 +267,18 @@ mod tests {
         let (mut a, stamp) = begun();
         let mut b = copy(&a, "b");
         assert_eq!(
-            b.finish_warming(&id(), Stamp::ZERO).map(|_| ()),
+            b.finish_warming(&w(), Stamp::ZERO).map(|_| ()),
             None,
             "another one"
         );
-        let entry = a.finish_warming(&id(), stamp).expect("still the same");
+        let entry = a.finish_warming(&w(), stamp).expect("still the same");
         assert_eq!(state(&a), Some(State::Active));
         assert!(a.workers()[0].warming.is_none());
         assert_ne!(a.digest(), b.digest());
         b.merge(vec![entry], NOW).expect("no drift");
         assert_eq!(state(&b), Some(State::Active));
         assert_eq!(a.digest(), b.digest());
-        assert!(a.finish_warming(&id(), stamp).is_none(), "it is over");
+        assert!(a.finish_warming(&w(), stamp).is_none(), "it is over");
         // The beginning, late, does not begin it again.
         let (late, _) = begun();
         b.merge(late.entries().cloned().collect(), NOW)
@@ -300,12 +291,12 @@ mod tests {
     fn the_end_of_a_warm_up_overrides_nothing() {
         type Change = fn(&mut Registry) -> Vec<Entry>;
         let drain: Change = |b| {
-            let put = b.put(id(), Source::Admin, spec(State::Draining), NOW);
+            let put = b.put(w(), Source::Admin, spec(State::Draining), NOW);
             put.expect("room").into_iter().collect()
         };
-        let remove: Change = |b| b.remove(&id(), Source::Admin, NOW).expect("known");
+        let remove: Change = |b| b.remove(&w(), Source::Admin, NOW).expect("known");
         let again: Change = |b| {
-            let put = b.put(id(), Source::Admin, warming(NOW + 2 * MINUTE), NOW);
+            let put = b.put(w(), Source::Admin, warming(NOW + 2 * MINUTE), NOW);
             put.expect("room").into_iter().collect()
         };
         let expected = [
@@ -323,13 +314,13 @@ mod tests {
             for name in ["0", "z"] {
                 let (mut a, stamp) = begun();
                 let mut b = copy(&a, name);
-                let (ended, changed) = (a.finish_warming(&id(), stamp), change(&mut b));
+                let (ended, changed) = (a.finish_warming(&w(), stamp), change(&mut b));
                 let ended = vec![ended.expect("still the same")];
                 a.merge(changed, NOW).expect("no drift");
                 b.merge(ended, NOW).expect("no drift");
                 assert_eq!((state(&a), state(&b)), (expected, expected));
                 assert_eq!(a.digest(), b.digest());
-                assert!(a.finish_warming(&id(), stamp).is_none(), "too late now");
+                assert!(a.finish_warming(&w(), stamp).is_none(), "too late now");
             }
         }
     }
@@ -338,7 +329,7 @@ mod tests {
     fn a_source_that_repeats_itself_neither_renews_nor_ends_it() {
         let dns = Source::provider("dns").expect("valid");
         let mut a = registry("a");
-        let mut put = |spec| a.put(id(), dns.clone(), spec, NOW).expect("room").is_some();
+        let mut put = |spec| a.put(w(), dns.clone(), spec, NOW).expect("room").is_some();
         assert!(put(warming(NOW + MINUTE)));
         assert!(!put(warming(NOW + 2 * MINUTE)));
         assert!(!put(spec(State::Active)));

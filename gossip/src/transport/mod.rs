@@ -547,30 +547,26 @@ enum Close {
 }
 
 impl Close {
+    const ALL: [Self; 11] = [
+        Self::Done,
+        Self::Leaving,
+        Self::Renewed,
+        Self::OtherCluster,
+        Self::WrongName,
+        Self::Banned,
+        Self::NoHello,
+        Self::Crowded,
+        Self::Outdated,
+        Self::Revoked,
+        Self::Twin,
+    ];
+
     fn code(self) -> VarInt {
         VarInt::from_u32(self as u32)
     }
 
     fn from_code(code: VarInt) -> Option<Self> {
-        use Close::{
-            Banned, Crowded, Done, Leaving, NoHello, OtherCluster, Outdated, Renewed, Revoked,
-            Twin, WrongName,
-        };
-        [
-            Done,
-            Leaving,
-            Renewed,
-            OtherCluster,
-            WrongName,
-            Banned,
-            NoHello,
-            Crowded,
-            Outdated,
-            Revoked,
-            Twin,
-        ]
-        .into_iter()
-        .find(|close| close.code() == code)
+        Self::ALL.into_iter().find(|close| close.code() == code)
     }
 }
 

@@ -1,7 +1,6 @@
 //! How a core type becomes the body of a frame, and back.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::frame::{self, Decode, Encode, FrameError};
 use crate::replica::ReplicaId;
@@ -107,8 +106,4 @@ as_it_is!(() u64);
 
 pub(super) fn replica(text: &str) -> Result<ReplicaId, FrameError> {
     text.parse().map_err(|_| FrameError::Value("replica id"))
-}
-
-pub(super) fn wire_ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

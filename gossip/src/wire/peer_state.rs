@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use super::body::{Body, wire_ms};
+use super::body::Body;
 use crate::frame::{Decode, Encode, FrameError};
 use crate::peer_state::{
     AGE_MAX, CLAIMS_MAX, Claim, HEARD_MAX, HealthClaim, Heard, PACES_MAX, Pace, QUARANTINE_MAX,
     Quarantined, SIGHTINGS_MAX, Sighting, TENANTS_MAX, TenantUse,
 };
+use crate::registry::millis;
 
-/// Worker, epoch, code of [`code`], age in milliseconds; strictly rising by worker.
+/// Worker, epoch, number of the claim, age in milliseconds; strictly rising by worker.
 #[derive(Encode, Decode)]
 pub(super) struct WireHealth(Vec<(String, u64, u8, u64)>);
 
@@ -36,13 +37,17 @@ pub(super) struct WireSightings(Vec<WireSighting>);
 #[derive(Encode, Decode)]
 pub(super) struct WireHeard(Vec<(String, u64)>);
 
-/// A number for each claim: one that a later release adds costs its entry only.
-mod code {
-    pub(super) const GOOD: u8 = 0;
-    pub(super) const UNREACHABLE: u8 = 1;
-    pub(super) const UNHEALTHY: u8 = 2;
-    pub(super) const STALLED: u8 = 3;
-    pub(super) const EJECTED: u8 = 4;
+/// Refuses a list that is too long, or of which an entry is not `below` the next one: nothing can be spoken of twice.
+fn rising<T>(
+    list: Vec<T>,
+    most: usize,
+    what: &'static str,
+    below: fn(&T, &T) -> bool,
+) -> Result<Vec<T>, FrameError> {
+    if list.len() > most || !list.is_sorted_by(below) {
+        return Err(FrameError::Value(what));
+    }
+    Ok(list)
 }
 
 impl Body for Vec<HealthClaim> {
@@ -50,43 +55,26 @@ impl Body for Vec<HealthClaim> {
 
     fn to_wire(&self) -> WireHealth {
         let wire = |said: &HealthClaim| {
-            let code = match said.claim {
-                Claim::Good => code::GOOD,
-                Claim::Unreachable => code::UNREACHABLE,
-                Claim::Unhealthy => code::UNHEALTHY,
-                Claim::Stalled => code::STALLED,
-                Claim::Ejected => code::EJECTED,
-            };
-            let age_ms = wire_ms(said.age);
+            let (code, age_ms) = (said.claim as u8, millis(said.age));
             (said.worker.to_string(), said.epoch, code, age_ms)
         };
         WireHealth(self.iter().map(wire).collect())
     }
 
     fn from_wire(WireHealth(wire): WireHealth, refused: &mut usize) -> Result<Self, FrameError> {
-        // Once each, so that one worker cannot be spoken of twice.
-        if wire.len() > CLAIMS_MAX || !wire.is_sorted_by(|a, b| a.0 < b.0) {
-            return Err(FrameError::Value("list of claims"));
-        }
+        let wire = rising(wire, CLAIMS_MAX, "list of claims", |a, b| a.0 < b.0)?;
         let mut claims = Vec::with_capacity(wire.len());
         for (worker, epoch, code, age_ms) in wire {
             let worker = worker.parse();
             let worker = worker.map_err(|_| FrameError::Value("worker id"))?;
-            let claim = match code {
-                code::GOOD => Claim::Good,
-                code::UNREACHABLE => Claim::Unreachable,
-                code::UNHEALTHY => Claim::Unhealthy,
-                code::STALLED => Claim::Stalled,
-                code::EJECTED => Claim::Ejected,
-                _ => {
-                    *refused += 1;
-                    continue;
-                }
+            let Some(claim) = Claim::ALL.get(usize::from(code)) else {
+                *refused += 1;
+                continue;
             };
             claims.push(HealthClaim {
                 worker,
                 epoch,
-                claim,
+                claim: *claim,
                 age: Duration::from_millis(age_ms).min(AGE_MAX),
             });
         }
@@ -108,11 +96,8 @@ impl Body for Vec<TenantUse> {
             in_flight,
             queued,
         };
-        let usage: Vec<_> = wire.into_iter().map(used).collect();
-        if usage.len() > TENANTS_MAX || !usage.is_sorted_by(|a, b| a.tenant < b.tenant) {
-            return Err(FrameError::Value("list of tenants"));
-        }
-        Ok(usage)
+        let (usage, what) = (wire.into_iter().map(used).collect(), "list of tenants");
+        rising(usage, TENANTS_MAX, what, |a, b| a.tenant < b.tenant)
     }
 }
 
@@ -120,7 +105,7 @@ impl Body for Vec<Quarantined> {
     type Wire = WireQuarantine;
 
     fn to_wire(&self) -> WireQuarantine {
-        let wire = |entry: &Quarantined| (entry.length, entry.hash, wire_ms(entry.age));
+        let wire = |entry: &Quarantined| (entry.length, entry.hash, millis(entry.age));
         WireQuarantine(self.iter().map(wire).collect())
     }
 
@@ -130,11 +115,9 @@ impl Body for Vec<Quarantined> {
             hash,
             age: Duration::from_millis(age_ms).min(AGE_MAX),
         };
-        let entries: Vec<_> = wire.into_iter().map(entry).collect();
-        if entries.len() > QUARANTINE_MAX || !entries.is_sorted_by(|a, b| a.id() < b.id()) {
-            return Err(FrameError::Value("list of quarantined requests"));
-        }
-        Ok(entries)
+        let what = "list of quarantined requests";
+        let entries = wire.into_iter().map(entry).collect();
+        rising(entries, QUARANTINE_MAX, what, |a, b| a.id() < b.id())
     }
 }
 
@@ -151,15 +134,11 @@ impl Body for Vec<Pace> {
             worker: u64::from_le_bytes(worker),
             sums,
         };
-        let paces: Vec<_> = wire.into_iter().map(pace).collect();
+        let (paces, what) = (wire.into_iter().map(pace).collect(), "list of paces");
+        let paces = rising(paces, PACES_MAX, what, |a, b| a.worker < b.worker)?;
         let are_numbers = |pace: &Pace| pace.sums.iter().all(|sum| sum.is_finite());
-        if paces.len() > PACES_MAX
-            || !paces.is_sorted_by(|a, b| a.worker < b.worker)
-            || !paces.iter().all(are_numbers)
-        {
-            return Err(FrameError::Value("list of paces"));
-        }
-        Ok(paces)
+        let is_right = paces.iter().all(are_numbers);
+        is_right.then_some(paces).ok_or(FrameError::Value(what))
     }
 }
 
@@ -181,12 +160,10 @@ impl Body for Vec<Sighting> {
             what,
             seen: u32::from_le_bytes(seen),
         };
-        let sightings: Vec<_> = wire.into_iter().map(sighting).collect();
-        let key = |sighting: &Sighting| (sighting.source, sighting.worker);
-        if sightings.len() > SIGHTINGS_MAX || !sightings.is_sorted_by(|a, b| key(a) < key(b)) {
-            return Err(FrameError::Value("list of sightings"));
-        }
-        Ok(sightings)
+        let sightings = wire.into_iter().map(sighting).collect();
+        rising(sightings, SIGHTINGS_MAX, "list of sightings", |a, b| {
+            (a.source, a.worker) < (b.source, b.worker)
+        })
     }
 }
 
@@ -194,14 +171,12 @@ impl Body for Vec<Heard> {
     type Wire = WireHeard;
 
     fn to_wire(&self) -> WireHeard {
-        let wire = |of: &Heard| (of.replica.to_string(), wire_ms(of.age));
+        let wire = |of: &Heard| (of.replica.to_string(), millis(of.age));
         WireHeard(self.iter().map(wire).collect())
     }
 
     fn from_wire(WireHeard(wire): WireHeard, _: &mut usize) -> Result<Self, FrameError> {
-        if wire.len() > HEARD_MAX || !wire.is_sorted_by(|a, b| a.0 < b.0) {
-            return Err(FrameError::Value("list of replicas"));
-        }
+        let wire = rising(wire, HEARD_MAX, "list of replicas", |a, b| a.0 < b.0)?;
         let heard = |(replica, age_ms): (String, u64)| {
             let replica = replica.parse();
             Ok(Heard {

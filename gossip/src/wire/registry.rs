@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::body::{Body, Frame, later, wire_ms};
+use super::body::{Body, Frame, later};
 use super::entry::{CHUNK_ENTRIES_MAX, WireEntry, entry_len};
 use super::load::WireSparse;
 use crate::frame::{self, Decode, Encode, FrameError};
 use crate::hlc::Stamp;
 use crate::load::LoadFrame;
-use crate::registry::{BUCKETS, Digest, Entry, Summary};
+use crate::registry::{BUCKETS, Digest, Entry, Summary, millis};
 
 /// Question of anti-entropy (see [`Registry::differing`](crate::registry::Registry::differing)).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Body for SyncRequest {
     fn to_wire(&self) -> WireSyncRequest {
         WireSyncRequest {
             summary: WireSummary::from(&self.summary),
-            alone_ms: wire_ms(self.alone),
+            alone_ms: millis(self.alone),
         }
     }
 
@@ -120,7 +120,7 @@ impl Body for SyncResponse {
     fn to_wire(&self) -> WireSyncResponse {
         WireSyncResponse {
             summary: WireSummary::from(&self.summary),
-            alone_ms: wire_ms(self.alone),
+            alone_ms: millis(self.alone),
             entries: self.entries.to_wire(),
             last: self.last,
         }
@@ -172,7 +172,7 @@ impl Body for Snapshot {
 
     fn seal(&self, frame: Frame<'_>) -> Result<(), FrameError> {
         // Since 0.2.
-        frame.put_with(&self.to_wire(), self.alone.map(wire_ms))
+        frame.put_with(&self.to_wire(), self.alone.map(millis))
     }
 
     fn read(_code: u8, body: &mut &[u8], refused: &mut usize) -> Result<Self, FrameError> {

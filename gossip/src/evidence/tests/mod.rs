@@ -15,19 +15,12 @@ use super::known_workers::known_workers;
 use super::sequence::{Arrival, Sequence};
 use super::*;
 use crate::config::EvidenceConfig;
+use crate::made::{replica, start};
 use crate::planes::Outbox;
 use crate::wire::Message;
 
 const GENERATION: u64 = 7;
 const TICK: Duration = Duration::from_millis(20);
-
-fn start() -> Instant {
-    tokio::time::Instant::now().into_std()
-}
-
-fn replica(name: &str) -> ReplicaId {
-    name.parse().expect("valid")
-}
 
 /// A record that is identified by its only link.
 fn record(link: u64) -> Record {

@@ -9,28 +9,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::registry::Registry;
-use crate::replica::ReplicaId;
+use crate::made::{registry, replica, spec_with, start, worker as id};
 use crate::view::View;
-use crate::worker::{RawWorker, Source, WorkerId, WorkerSpec};
+use crate::worker::Source;
 
 const TICK: Duration = Duration::from_millis(20);
 const MS: Duration = Duration::from_millis(1);
 
-fn replica(name: &str) -> ReplicaId {
-    name.parse().expect("valid")
-}
-
-fn id(name: &str) -> WorkerId {
-    name.parse().expect("valid")
-}
-
 fn view(names: &[&str]) -> View {
-    let mut registry = Registry::new(replica("r"));
+    let mut registry = registry("r");
     for name in names {
-        let spec = WorkerSpec::new(RawWorker::at("http://w:8000")).expect("valid");
         registry
-            .put(id(name), Source::Admin, spec, 1)
+            .put(id(name), Source::Admin, spec_with(|_| ()), 1)
             .expect("room");
     }
     View::new(&registry, Vec::new())
@@ -62,7 +52,7 @@ impl Node {
         Self {
             board,
             plane,
-            now: tokio::time::Instant::now().into_std(),
+            now: start(),
         }
     }
 

@@ -14,12 +14,11 @@ use proptest::prelude::*;
 use super::received::SENDERS_MAX;
 use super::*;
 use crate::evidence::KnownWorkers;
+use crate::made::{registry, replica, spec_with, start, worker};
 use crate::planes::Publisher;
-use crate::registry::Registry;
-use crate::replica::ReplicaId;
 use crate::view::View;
 use crate::wire::{self, Message};
-use crate::worker::{RawWorker, Source, WorkerSpec};
+use crate::worker::Source;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -33,24 +32,10 @@ const NOTHING: [(&str, usize); 6] = [
     ("heard", 0),
 ];
 
-fn start() -> Instant {
-    tokio::time::Instant::now().into_std()
-}
-
-fn replica(name: &str) -> ReplicaId {
-    name.parse().expect("valid")
-}
-
-fn worker(name: &str) -> WorkerId {
-    name.parse().expect("valid")
-}
-
 fn known_workers(workers: &[(&str, u64)]) -> KnownWorkers {
-    let mut registry = Registry::new(replica("r"));
+    let mut registry = registry("r");
     for (name, epoch) in workers {
-        let mut raw = RawWorker::at("http://w:8000");
-        raw.epoch = *epoch;
-        let spec = WorkerSpec::new(raw).expect("valid");
+        let spec = spec_with(|raw| raw.epoch = *epoch);
         let put = registry.put(worker(name), Source::Admin, spec, 1);
         put.expect("room");
     }

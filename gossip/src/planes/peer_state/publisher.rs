@@ -44,29 +44,15 @@ trait Carried: PartEntry {
     const MESSAGE: fn(Arc<Vec<Self>>) -> Message;
 }
 
-impl Carried for HealthClaim {
-    const MESSAGE: fn(Arc<Vec<Self>>) -> Message = Message::Health;
+macro_rules! carried {
+    ($($message:ident: $entry:ty)*) => {$(
+        impl Carried for $entry {
+            const MESSAGE: fn(Arc<Vec<Self>>) -> Message = Message::$message;
+        }
+    )*};
 }
 
-impl Carried for TenantUse {
-    const MESSAGE: fn(Arc<Vec<Self>>) -> Message = Message::Usage;
-}
-
-impl Carried for Quarantined {
-    const MESSAGE: fn(Arc<Vec<Self>>) -> Message = Message::Quarantine;
-}
-
-impl Carried for Pace {
-    const MESSAGE: fn(Arc<Vec<Self>>) -> Message = Message::Paces;
-}
-
-impl Carried for Sighting {
-    const MESSAGE: fn(Arc<Vec<Self>>) -> Message = Message::Sightings;
-}
-
-impl Carried for Heard {
-    const MESSAGE: fn(Arc<Vec<Self>>) -> Message = Message::Heard;
-}
+carried!(Health: HealthClaim Usage: TenantUse Quarantine: Quarantined Paces: Pace Sightings: Sighting Heard: Heard);
 
 impl Publisher {
     /// Replaces the peer state. Ages alone are no news: they go with the next renewal. Returns for each part how many

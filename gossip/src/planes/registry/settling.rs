@@ -48,10 +48,7 @@ impl Settling {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn start() -> Instant {
-        tokio::time::Instant::now().into_std()
-    }
+    use crate::made::start;
 
     #[test]
     fn a_change_after_a_long_agreement_has_a_round_to_arrive() {

@@ -5,23 +5,9 @@ mod laws;
 
 use super::*;
 use crate::hlc::{DRIFT_MAX, DRIFT_QUARANTINE};
-use crate::worker::RawWorker;
+use crate::made::{registry, spec_with, worker as id};
 
 const NOW: u64 = 1_700_000_000_000;
-
-fn registry(name: &str) -> Registry {
-    Registry::new(name.parse().expect("valid"))
-}
-
-fn id(name: &str) -> WorkerId {
-    name.parse().expect("valid")
-}
-
-fn spec_with(change: impl FnOnce(&mut RawWorker)) -> WorkerSpec {
-    let mut raw = RawWorker::at("http://w:8000");
-    change(&mut raw);
-    WorkerSpec::new(raw).expect("valid")
-}
 
 fn spec(weight_milli: u32) -> WorkerSpec {
     spec_with(|raw| raw.weight_milli = weight_milli)

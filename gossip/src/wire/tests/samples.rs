@@ -11,16 +11,12 @@ use crate::evidence::{
 };
 use crate::hlc::Stamp;
 use crate::load::{Coverage, Earlier, Load, LoadFrame, Moment, SlotLoad};
+pub(super) use crate::made::replica;
 use crate::peer_state::{
     AGE_MAX, Claim, HealthClaim, Heard, Pace, Quarantined, Sighting, TenantUse,
 };
 use crate::registry::{Entry, Registry, Summary};
-use crate::replica::ReplicaId;
 use crate::worker::{RawWorker, Role as WorkerRole, Source, State, WorkerSpec};
-
-pub(super) fn replica(name: &str) -> ReplicaId {
-    name.parse().expect("valid")
-}
 
 pub(super) fn entry(name: &str, source: Source, change: impl FnOnce(&mut RawWorker)) -> Entry {
     let mut raw = RawWorker::at("http://w:8000@1");
