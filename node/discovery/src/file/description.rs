@@ -56,43 +56,45 @@ impl Description {
                 if models.is_empty() && !text.trim().is_empty() {
                     return Err(format!("models {text:?} names none"));
                 }
-                self.set_models(models)
+                self.with(|raw, _| raw.models = models)
             }
             "weight" => match text.trim().parse() {
                 Ok(weight) => self.set_weight(weight),
                 Err(_) => Err(format!("weight {text:?} is not a number such as \"1.5\"")),
             },
             "max_in_flight" => match text.trim().parse() {
-                Ok(limit) => self.set_max_in_flight(limit),
+                Ok(limit) => self.with(|raw, _| raw.max_in_flight = Some(limit)),
                 Err(_) => Err(format!(
                     "max_in_flight {text:?} is not a whole number of at least 1"
                 )),
             },
-            "zone" => self.set_zone(text.to_owned()),
+            "zone" => self.with(|raw, _| raw.zone = Some(text.to_owned())),
             "role" => self.set_role(text),
             "dp_size" => match text.trim().parse() {
-                Ok(size) => self.set_dp_size(size),
+                Ok(size) => self.with(|raw, _| raw.dp_size = Some(size)),
                 Err(_) => Err(format!(
                     "dp_size {text:?} is not a whole number from 1 to {DP_SIZE_MAX}"
                 )),
             },
-            "kv_connector" => self.set_kv_connector(text),
+            "kv_connector" => {
+                self.with(|_, declared| declared.kv_connector = Some(text.to_owned()))
+            }
             "bootstrap_port" => match text.trim().parse() {
-                Ok(port) => self.set_bootstrap_port(port),
+                Ok(port) => self.with(|_, declared| declared.bootstrap_port = Some(port)),
                 Err(_) => Err(format!("bootstrap_port {text:?} is not a port")),
             },
-            "kv_address" => self.set_kv_address(text),
+            "kv_address" => self.with(|_, declared| declared.kv_address = Some(text.to_owned())),
             "labels" => {
                 let texts = text.split(',').map(str::trim).filter(|one| !one.is_empty());
-                self.set_labels(Labels::from_texts(texts).map_err(text_of)?)
+                let labels = Labels::from_texts(texts).map_err(text_of)?;
+                self.with(|_, declared| declared.labels = labels)
             }
             _ => Err(format!("{key} is not one of {}", KEYS.join(", "))),
         }
     }
 
     pub(super) fn set_url(&mut self, url: &str) -> Result<(), String> {
-        url.clone_into(&mut self.raw.url);
-        self.check()
+        self.with(|raw, _| url.clone_into(&mut raw.url))
     }
 
     pub(super) fn set_id(&mut self, id: &str) -> Result<(), String> {
@@ -100,54 +102,14 @@ impl Description {
         Ok(())
     }
 
-    pub(super) fn set_models(&mut self, models: Vec<String>) -> Result<(), String> {
-        self.raw.models = models;
-        self.check()
-    }
-
     pub(super) fn set_weight(&mut self, weight: f64) -> Result<(), String> {
-        self.raw.weight_milli = weight_milli(weight).map_err(text_of)?;
-        self.check()
-    }
-
-    pub(super) fn set_max_in_flight(&mut self, limit: u32) -> Result<(), String> {
-        self.raw.max_in_flight = Some(limit);
-        self.check()
-    }
-
-    pub(super) fn set_zone(&mut self, zone: String) -> Result<(), String> {
-        self.raw.zone = Some(zone);
-        self.check()
+        let weight_milli = weight_milli(weight).map_err(text_of)?;
+        self.with(|raw, _| raw.weight_milli = weight_milli)
     }
 
     pub(super) fn set_role(&mut self, role: &str) -> Result<(), String> {
         self.raw.role = role.parse().map_err(text_of)?;
         Ok(())
-    }
-
-    pub(super) fn set_dp_size(&mut self, size: u32) -> Result<(), String> {
-        self.raw.dp_size = Some(size);
-        self.check()
-    }
-
-    pub(super) fn set_kv_connector(&mut self, connector: &str) -> Result<(), String> {
-        self.declared.kv_connector = Some(connector.to_owned());
-        self.check()
-    }
-
-    pub(super) fn set_bootstrap_port(&mut self, port: u16) -> Result<(), String> {
-        self.declared.bootstrap_port = Some(port);
-        self.check()
-    }
-
-    pub(super) fn set_kv_address(&mut self, address: &str) -> Result<(), String> {
-        self.declared.kv_address = Some(address.to_owned());
-        self.check()
-    }
-
-    pub(super) fn set_labels(&mut self, labels: Labels) -> Result<(), String> {
-        self.declared.labels = labels;
-        self.check()
     }
 
     /// The worker that this describes, under its id or else its address.
@@ -162,8 +124,12 @@ impl Description {
         Ok((id, found.labelled(labels)))
     }
 
-    /// By the registry's own rules, which stand in one place.
-    fn check(&self) -> Result<(), String> {
+    /// Changes what is said, and checks it by the registry's own rules, which stand in one place.
+    pub(super) fn with(
+        &mut self,
+        change: impl FnOnce(&mut RawWorker, &mut Declared),
+    ) -> Result<(), String> {
+        change(&mut self.raw, &mut self.declared);
         let labels = self.declared.clone().into_labels();
         labels.map(drop).map_err(text_of)?;
         WorkerSpec::new(self.raw.clone()).map(drop).map_err(text_of)

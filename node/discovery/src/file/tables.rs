@@ -87,18 +87,40 @@ impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
         let set = match self.key.as_str() {
             "url" => description.set_url(&String::deserialize(value)?),
             "id" => description.set_id(&String::deserialize(value)?),
-            "models" => description.set_models(Vec::deserialize(value)?),
+            "models" => {
+                let models = Vec::deserialize(value)?;
+                description.with(|raw, _| raw.models = models)
+            }
             "weight" => description.set_weight(f64::deserialize(value)?),
-            "max_in_flight" => description.set_max_in_flight(u32::deserialize(value)?),
-            "zone" => description.set_zone(String::deserialize(value)?),
+            "max_in_flight" => {
+                let limit = u32::deserialize(value)?;
+                description.with(|raw, _| raw.max_in_flight = Some(limit))
+            }
+            "zone" => {
+                let zone = String::deserialize(value)?;
+                description.with(|raw, _| raw.zone = Some(zone))
+            }
             "role" => description.set_role(&String::deserialize(value)?),
-            "dp_size" => description.set_dp_size(u32::deserialize(value)?),
-            "kv_connector" => description.set_kv_connector(&String::deserialize(value)?),
-            "bootstrap_port" => description.set_bootstrap_port(u16::deserialize(value)?),
-            "kv_address" => description.set_kv_address(&String::deserialize(value)?),
+            "dp_size" => {
+                let size = u32::deserialize(value)?;
+                description.with(|raw, _| raw.dp_size = Some(size))
+            }
+            "kv_connector" => {
+                let connector = String::deserialize(value)?;
+                description.with(|_, declared| declared.kv_connector = Some(connector))
+            }
+            "bootstrap_port" => {
+                let port = u16::deserialize(value)?;
+                description.with(|_, declared| declared.bootstrap_port = Some(port))
+            }
+            "kv_address" => {
+                let address = String::deserialize(value)?;
+                description.with(|_, declared| declared.kv_address = Some(address))
+            }
             "labels" => {
                 let labels = Labels::new(BTreeMap::<String, String>::deserialize(value)?);
-                description.set_labels(labels.map_err(D::Error::custom)?)
+                let labels = labels.map_err(D::Error::custom)?;
+                description.with(|_, declared| declared.labels = labels)
             }
             other => return Err(D::Error::unknown_field(other, &FIELDS)),
         };

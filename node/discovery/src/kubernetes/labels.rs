@@ -102,18 +102,12 @@ impl Said {
                 )
                 .unwrap_or_default(),
             kv_connector: reader.read(CONNECTOR, "the name of a connector", |text| {
-                let declared = Declared {
-                    kv_connector: Some(text.to_owned()),
-                    ..Declared::default()
-                };
-                declared.into_labels().ok().map(|_| text.to_owned())
+                declares(|of| of.kv_connector = Some(text.to_owned()))?;
+                Some(text.to_owned())
             }),
             kv_address: reader.read(KV_ADDRESS, ZMQ_FORMS, |text| {
-                let declared = Declared {
-                    kv_address: Some(text.to_owned()),
-                    ..Declared::default()
-                };
-                declared.into_labels().ok().map(|_| text.to_owned())
+                declares(|of| of.kv_address = Some(text.to_owned()))?;
+                Some(text.to_owned())
             }),
             labels: reader
                 .read(
@@ -121,11 +115,7 @@ impl Said {
                     "labels that mean something, as name=value,name=value",
                     |text| {
                         let labels = Labels::from_texts(split(text)).ok()?;
-                        let declared = Declared {
-                            labels,
-                            ..Declared::default()
-                        };
-                        declared.into_labels().ok()
+                        declares(|of| of.labels = labels)
                     },
                 )
                 .unwrap_or_default(),
@@ -177,6 +167,13 @@ fn fits(describe: impl FnOnce(&mut RawWorker)) -> bool {
     let mut raw = RawWorker::at("http://localhost:8000");
     describe(&mut raw);
     WorkerSpec::new(raw).is_ok()
+}
+
+/// The labels of a worker of which this alone is declared, if it may be.
+fn declares(set: impl FnOnce(&mut Declared)) -> Option<Labels> {
+    let mut declared = Declared::default();
+    set(&mut declared);
+    declared.into_labels().ok()
 }
 
 fn number<T: FromStr>(text: &str) -> Option<T> {
