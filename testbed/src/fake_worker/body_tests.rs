@@ -13,22 +13,30 @@ fn request(kind: Kind, body: &str) -> Generation {
     Generation::parse(kind, Some("application/json"), body.as_bytes(), &rules).expect("valid")
 }
 
+fn in_reply<'a>(request: &'a Generation, id: &'a str, created: u64) -> Bodies<'a> {
+    Bodies {
+        request,
+        id,
+        created,
+    }
+}
+
+fn used(prompt: u32, completion: u32) -> Usage {
+    Usage {
+        prompt,
+        completion,
+        cached: 0,
+        created: 0,
+    }
+}
+
 const CHAT: &str = r#"{"messages":[{"role":"user","content":"hi"}],"max_tokens":4,"stream":true"#;
 
 #[test]
 fn chat_events() {
     let plain = request(Kind::Chat, &format!("{CHAT}}}"));
-    let bodies = Bodies {
-        request: &plain,
-        id: "chatcmpl-bea611c28da8f99a",
-        created: 1_795_235_225,
-    };
-    let usage = Usage {
-        prompt: 19,
-        completion: 4,
-        cached: 0,
-        created: 0,
-    };
+    let bodies = in_reply(&plain, "chatcmpl-bea611c28da8f99a", 1_795_235_225);
+    let usage = used(19, 4);
     assert_eq!(
         bodies.role_event(0, usage),
         r#"{"id":"chatcmpl-bea611c28da8f99a","object":"chat.completion.chunk","created":1795235225,"model":"tiny-llama","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null,"prompt_text":null}"#
@@ -49,17 +57,8 @@ fn chat_events_with_usage() {
         r#"{CHAT},"stream_options":{{"include_usage":true,"continuous_usage_stats":true}}}}"#
     );
     let with_usage = request(Kind::Chat, &body);
-    let bodies = Bodies {
-        request: &with_usage,
-        id: "chatcmpl-b8de5eb00d66751f",
-        created: 1_795_235_225,
-    };
-    let usage = Usage {
-        prompt: 19,
-        completion: 4,
-        cached: 0,
-        created: 0,
-    };
+    let bodies = in_reply(&with_usage, "chatcmpl-b8de5eb00d66751f", 1_795_235_225);
+    let usage = used(19, 4);
     assert_eq!(
         bodies.role_event(
             0,
@@ -84,17 +83,8 @@ fn chat_events_with_usage() {
 fn completion_events() {
     let body = r#"{"prompt":"What is a list?","max_tokens":4,"stream":true,"stream_options":{"include_usage":true}}"#;
     let parsed = request(Kind::Completion, body);
-    let bodies = Bodies {
-        request: &parsed,
-        id: "cmpl-b232ae2073a43de8",
-        created: 1_795_235_227,
-    };
-    let usage = Usage {
-        prompt: 7,
-        completion: 4,
-        cached: 0,
-        created: 0,
-    };
+    let bodies = in_reply(&parsed, "cmpl-b232ae2073a43de8", 1_795_235_227);
+    let usage = used(7, 4);
     assert_eq!(
         bodies.token_event(0, "atement", Some("length"), usage),
         r#"{"id":"cmpl-b232ae2073a43de8","object":"text_completion","created":1795235227,"model":"tiny-llama","choices":[{"index":0,"text":"atement","logprobs":null,"finish_reason":"length","stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}"#
@@ -111,17 +101,8 @@ fn plain_bodies() {
         Kind::Chat,
         r#"{"messages":[{"role":"user","content":"hi"}],"max_tokens":2}"#,
     );
-    let bodies = Bodies {
-        request: &chat,
-        id: "chatcmpl-my-req-7",
-        created: 1_795_236_303,
-    };
-    let usage = Usage {
-        prompt: 6,
-        completion: 2,
-        cached: 0,
-        created: 0,
-    };
+    let bodies = in_reply(&chat, "chatcmpl-my-req-7", 1_795_236_303);
+    let usage = used(6, 2);
     assert_eq!(
         bodies.plain(&[" recip deriv".into()], "length", usage, "null"),
         r#"{"id":"chatcmpl-my-req-7","object":"chat.completion","created":1795236303,"model":"tiny-llama","choices":[{"index":0,"message":{"role":"assistant","content":" recip deriv","refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null,"routed_experts":null}],"service_tier":null,"system_fingerprint":"vllm-0.32.0-8999ff28","usage":{"prompt_tokens":6,"total_tokens":8,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":0,"created_cache_tokens":0,"multimodal_tokens":null},"completion_tokens_details":null},"prompt_logprobs":null,"prompt_token_ids":null,"prompt_text":null,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}"#
@@ -130,17 +111,8 @@ fn plain_bodies() {
         Kind::Completion,
         r#"{"prompt":[[5,6,7],[8,9,10]],"max_tokens":2,"n":1}"#,
     );
-    let bodies = Bodies {
-        request: &batch,
-        id: "cmpl-9b7ea640ad3e8c52",
-        created: 1_795_235_227,
-    };
-    let usage = Usage {
-        prompt: 6,
-        completion: 4,
-        cached: 0,
-        created: 0,
-    };
+    let bodies = in_reply(&batch, "cmpl-9b7ea640ad3e8c52", 1_795_235_227);
+    let usage = used(6, 4);
     assert_eq!(
         bodies.plain(
             &["byies".into(), " idefined".into()],

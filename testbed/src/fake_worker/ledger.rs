@@ -59,6 +59,15 @@ pub struct Entry {
     pub complete: bool,
 }
 
+impl Entry {
+    /// The first value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.headers.iter();
+        let (_, value) = headers.find(|(of, _)| of.eq_ignore_ascii_case(name))?;
+        Some(value)
+    }
+}
+
 /// Part of a request in a split pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -119,12 +119,6 @@ impl FakeWorker {
         rank.map_or_else(Vec::new, |rank| rank.pacer.blocks())
     }
 
-    /// Number of the last KV event message of a rank; none before the first, or if it publishes none.
-    pub fn last_kv_message(&self, rank: u32) -> Option<u64> {
-        let rank = self.worker.ranks.get(rank as usize)?;
-        rank.pacer.publisher()?.last()
-    }
-
     /// Makes the KV events of all ranks misbehave, or behave again.
     pub fn set_kv_events(&self, fault: KvEventsFault) {
         for rank in &self.worker.ranks {

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use grapevine_placement::{
-    Bound, HashBound, HeatSettings, Policy, PolicySettings, PrefixIndexSettings, Price, Ratio,
-};
+use grapevine_placement::{HashBound, Policy, PolicySettings, PrefixIndexSettings, Price, Ratio};
 
 use super::kv_events::KvEvents;
 
@@ -171,100 +169,52 @@ impl Contender {
         else {
             return Vec::new();
         };
-        let price = |prefill: f64, context: f64, tolerance: f64| PolicySettings {
-            price: Price::Additive {
+        let price = |name, [prefill, context, tolerance]: [f64; 3]| {
+            let price = Price::Additive {
                 prefill: ratio(prefill),
                 context: ratio(context),
                 tolerance: ratio(tolerance),
-            },
-            ..base
+            };
+            Self::placement(name, PolicySettings { price, ..base }, ALL)
         };
-        let heat = |share: f64| PolicySettings {
-            heat: HeatSettings {
-                share: ratio(share),
-                ..base.heat
-            },
-            ..base
+        let rule = |name, change: fn(&mut PolicySettings)| {
+            let mut settings = base;
+            change(&mut settings);
+            Self::placement(name, settings, ALL)
         };
-        let with_evidence =
-            |name, evidence| Self::placement(name, base, Shared { evidence, ..ALL });
+        let gossip = |name, change: fn(&mut Shared)| {
+            let mut shared = ALL;
+            change(&mut shared);
+            Self::placement(name, base, shared)
+        };
+        let (p, c, t) = (p.get(), c.get(), t.get());
         vec![
             Self::prefix(),
-            Self::placement("price 1", price(1.0, c.get(), t.get()), ALL),
-            Self::placement("price 2", price(2.0, c.get(), t.get()), ALL),
-            Self::placement("price 4", price(4.0, c.get(), t.get()), ALL),
-            Self::placement("no context price", price(p.get(), 0.0, t.get()), ALL),
-            Self::placement("no tolerance", price(p.get(), c.get(), 0.0), ALL),
-            Self::placement("tolerance 0.25", price(p.get(), c.get(), 0.25), ALL),
-            Self::placement("tolerance 1", price(p.get(), c.get(), 1.0), ALL),
-            Self::placement("tolerance 2", price(p.get(), c.get(), 2.0), ALL),
-            Self::placement(
-                "multiplicative",
-                PolicySettings {
-                    price: Price::MULTIPLICATIVE,
-                    ..base
-                },
-                ALL,
-            ),
-            Self::placement(
-                "no bound",
-                PolicySettings {
-                    bound: Bound {
-                        factor: ratio(1e6),
-                        slack: ratio(1e6),
-                    },
-                    ..base
-                },
-                ALL,
-            ),
-            Self::placement(
-                "hard bound",
-                PolicySettings {
-                    outer_bound: ratio(1.0),
-                    ..base
-                },
-                ALL,
-            ),
-            Self::placement(
-                "no own bound",
-                base,
-                Shared {
-                    own_bound: false,
-                    ..ALL
-                },
-            ),
-            Self::placement(
-                "own counts at once",
-                base,
-                Shared {
-                    common: false,
-                    ..ALL
-                },
-            ),
-            Self::placement(
-                "no rates",
-                base,
-                Shared {
-                    rates: false,
-                    ..ALL
-                },
-            ),
-            Self::placement("all choices", PolicySettings { choices: 0, ..base }, ALL),
-            Self::placement("no heat", heat(0.0), ALL),
-            Self::placement("heat 0.25", heat(0.25), ALL),
-            Self::placement("heat 1", heat(1.0), ALL),
-            with_evidence("evidence deviating", Evidence::Deviating),
-            with_evidence("evidence own", Evidence::Own),
-            with_evidence("no evidence", Evidence::Off),
-            Self::placement(
-                "no damping",
-                base,
-                Shared {
-                    damped: false,
-                    ..ALL
-                },
-            ),
-            Self::placement("no load", base, Shared { load: false, ..ALL }),
+            price("price 1", [1.0, c, t]),
+            price("price 2", [2.0, c, t]),
+            price("price 4", [4.0, c, t]),
+            price("no context price", [p, 0.0, t]),
+            price("no tolerance", [p, c, 0.0]),
+            price("tolerance 0.25", [p, c, 0.25]),
+            price("tolerance 1", [p, c, 1.0]),
+            price("tolerance 2", [p, c, 2.0]),
+            rule("multiplicative", |of| of.price = Price::MULTIPLICATIVE),
+            rule("no bound", |of| {
+                (of.bound.factor, of.bound.slack) = (ratio(1e6), ratio(1e6));
+            }),
+            rule("hard bound", |of| of.outer_bound = ratio(1.0)),
+            gossip("no own bound", |of| of.own_bound = false),
+            gossip("own counts at once", |of| of.common = false),
+            gossip("no rates", |of| of.rates = false),
+            rule("all choices", |of| of.choices = 0),
+            rule("no heat", |of| of.heat.share = ratio(0.0)),
+            rule("heat 0.25", |of| of.heat.share = ratio(0.25)),
+            rule("heat 1", |of| of.heat.share = ratio(1.0)),
+            gossip("evidence deviating", |of| of.evidence = Evidence::Deviating),
+            gossip("evidence own", |of| of.evidence = Evidence::Own),
+            gossip("no evidence", |of| of.evidence = Evidence::Off),
+            gossip("no damping", |of| of.damped = false),
+            gossip("no load", |of| of.load = false),
         ]
     }
 

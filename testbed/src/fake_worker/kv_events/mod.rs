@@ -222,11 +222,6 @@ impl Publisher {
         let _ = self.sent.send(frames);
     }
 
-    /// Number of the last message.
-    pub(super) fn last(&self) -> Option<u64> {
-        self.state().next.checked_sub(1)
-    }
-
     /// Another process: connections are cut, and numbers begin anew.
     pub(super) fn restart(&self) {
         let mut state = self.state();

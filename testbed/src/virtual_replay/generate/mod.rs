@@ -4,6 +4,7 @@
 
 mod passages;
 
+use clap::ValueEnum as _;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -83,22 +84,10 @@ struct Shape {
 }
 
 impl Generated {
-    /// Name in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Chat => "chat",
-            Self::Agent => "agent",
-            Self::Shared => "shared",
-            Self::Hot => "hot",
-            Self::Unshared => "unshared",
-            Self::ManyAgents => "many-agents",
-            Self::Documents => "documents",
-            Self::LongChat => "long-chat",
-            Self::Classify => "classify",
-            Self::Mixed => "mixed",
-            Self::Passages => "passages",
-            Self::PassagesApart => "passages-apart",
-        }
+    /// Name in tables: that of the command line.
+    pub fn name(self) -> String {
+        let value = self.to_possible_value().expect("none is skipped");
+        value.get_name().to_owned()
     }
 
     fn shapes(self) -> Vec<Shape> {
@@ -227,12 +216,12 @@ impl Generated {
         let mut drafts = Vec::new();
         if let Self::Passages | Self::PassagesApart = self {
             passages::draw(self == Self::PassagesApart, &mut random, &mut drafts);
-            return Workload::build(self.name(), BLOCK, drafts, form);
+            return Workload::build(&self.name(), BLOCK, drafts, form);
         }
         for (part, shape) in self.shapes().iter().enumerate() {
             shape.draw(part as u64, &mut random, &mut drafts);
         }
-        Workload::build(self.name(), BLOCK, drafts, form)
+        Workload::build(&self.name(), BLOCK, drafts, form)
     }
 }
 
