@@ -14,7 +14,7 @@ use grapevine_tests::chat::{self, Ending, MODEL, streamed};
 use grapevine_tests::cluster::{Cluster, Identity, Plan, Replica, ca};
 use grapevine_tests::invariants;
 use grapevine_tests::process;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -131,9 +131,7 @@ impl Papers {
         let what = format!("{name} sees {live} live replicas");
         let look = async || {
             let view = admin.view().await;
-            (view.live == live)
-                .then_some(())
-                .ok_or_else(|| format!("{view:?}"))
+            so(view.live == live, || format!("{view:?}"))
         };
         eventually(LIMIT, &what, look).await.1
     }
@@ -151,9 +149,7 @@ async fn reloads(admin: Admin, result: &str) -> f64 {
 async fn reloaded(admin: Admin, result: &str, at_least: f64) {
     eventually(LIMIT, "files are read again", async || {
         let count = reloads(admin, result).await;
-        (count >= at_least)
-            .then_some(())
-            .ok_or_else(|| format!("{count} {result}"))
+        so(count >= at_least, || format!("{count} {result}"))
     })
     .await;
 }
@@ -161,9 +157,7 @@ async fn reloaded(admin: Admin, result: &str, at_least: f64) {
 async fn replaced(admin: Admin, reason: &str, at_least: f64) {
     eventually(LIMIT, "connections are replaced", async || {
         let count = admin.metrics().await.sum(REPLACED, reason);
-        (count >= at_least)
-            .then_some(())
-            .ok_or_else(|| format!("{count} {reason}"))
+        so(count >= at_least, || format!("{count} {reason}"))
     })
     .await;
 }
@@ -543,9 +537,7 @@ async fn a_replica_that_starts_with_certificates_that_do_not_fit_is_not_ready_un
     let admin = papers.replica("r3").admin();
     eventually(LIMIT, "nothing else is missing", async || {
         let missing = admin.view().await.missing;
-        (missing == ["certificates"])
-            .then_some(())
-            .ok_or_else(|| format!("{missing:?}"))
+        so(missing == ["certificates"], || format!("{missing:?}"))
     })
     .await;
     papers.logs("r3", "no connection: it").await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use grapevine_tests::chat::{self, MODEL};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::invariants;
-use grapevine_tests::wait::{eventually, quantile};
+use grapevine_tests::wait::{eventually, quantile, so};
 
 const TRIES: usize = 50;
 /// The promise for a quiet machine; the test allows ten times as much for a busy one.
@@ -40,7 +40,7 @@ async fn equal_with(cluster: &Cluster, workers: usize) -> Duration {
         }
         let first = &rings[0];
         let equal = rings.iter().all(|ring| ring == first) && first.workers == workers;
-        equal.then_some(()).ok_or_else(|| format!("{rings:?}"))
+        so(equal, || format!("{rings:?}"))
     })
     .await;
     took

@@ -9,7 +9,7 @@ use grapevine_tests::chat::{self, Ending, MODEL, streamed};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1;
 use grapevine_tests::process::{self, Program};
-use grapevine_tests::wait::eventually;
+use grapevine_tests::wait::{eventually, so};
 use serde_json::{Value, json};
 
 /// Looks at files, statements and holds, on a busy machine.
@@ -70,9 +70,7 @@ impl Watching {
                 digests.push(replica.admin().ring().await.digest);
             }
             digests.dedup();
-            (digests.len() == 1)
-                .then_some(())
-                .ok_or_else(|| format!("{digests:?}"))
+            so(digests.len() == 1, || format!("{digests:?}"))
         })
         .await;
     }

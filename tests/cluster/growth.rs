@@ -8,7 +8,7 @@ use grapevine_tests::admin::Admin;
 use grapevine_tests::chat::{self, Ending, streamed};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1::{self, Connection};
-use grapevine_tests::wait::eventually;
+use grapevine_tests::wait::{eventually, so};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -99,7 +99,7 @@ async fn workers_that_come_together_cost_one_ring_and_not_one_each() {
         let first = &rings[0];
         let equal = rings.iter().all(|ring| ring == first);
         let whole = first.workers == all && known(first) == Some(all);
-        (equal && whole).then_some(()).ok_or_else(|| {
+        so(equal && whole, || {
             let seen = rings
                 .iter()
                 .map(|ring| (ring.digest.clone(), ring.workers, known(ring)));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{Config, KvEventsConfig};
 use grapevine_tests::cluster::Plan;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use grapevine_tests::{chat, http1, process};
 use serde_json::Value;
 
@@ -105,9 +105,7 @@ async fn the_json_of_each_command_is_as_documented() {
         assert_eq!(answer.head.status, 200, "{}", answer.text());
         let top: Value = http1::get(replica.admin().0, "/cache").await.json();
         let prefixes = top["prefixes"].as_array().expect("a list");
-        (!prefixes.is_empty())
-            .then_some(())
-            .ok_or_else(|| top.to_string())
+        so(!prefixes.is_empty(), || top.to_string())
     })
     .await;
     let authority = cluster.dir().join("ca").display().to_string();
@@ -151,10 +149,7 @@ async fn the_json_of_each_command_is_as_documented() {
     eventually(LIMIT, "the last minute is known", async || {
         let shown = process::run(&["status", "--json", "--admin", &admin]).await;
         let shown: Value = serde_json::from_str(&shown.text).map_err(|error| error.to_string())?;
-        shown["cluster"]["minute"]
-            .is_object()
-            .then_some(())
-            .ok_or_else(|| shown.to_string())
+        so(shown["cluster"]["minute"].is_object(), || shown.to_string())
     })
     .await;
     let documented = documented();

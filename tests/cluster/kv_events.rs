@@ -7,10 +7,10 @@ use grapevine_kv_events::{BlockHash, Tier};
 use grapevine_testbed::fake_worker::{
     Config, EngineConfig, FakeWorker, KvEventsConfig, KvEventsFault,
 };
-use grapevine_tests::chat::{self, MODEL};
+use grapevine_tests::chat::{self, CHATS, MODEL};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1;
-use grapevine_tests::wait::eventually;
+use grapevine_tests::wait::{eventually, so};
 use serde_json::Value;
 
 /// Pauses between connections grow to some seconds.
@@ -42,12 +42,7 @@ async fn traffic(cluster: &Cluster, from: usize, count: usize) {
     for number in from..from + count {
         let prompt = format!("Story {} of many. ", number - number % 3).repeat(60);
         let replica = &cluster.replicas[number % cluster.replicas.len()];
-        let answer = http1::post(
-            replica.data(),
-            "/v1/chat/completions",
-            &chat::chat(&prompt, 4),
-        )
-        .await;
+        let answer = http1::post(replica.data(), CHATS, &chat::chat(&prompt, 4)).await;
         assert_eq!(answer.head.status, 200, "{}", answer.text());
     }
 }
@@ -100,6 +95,15 @@ async fn counted(cluster: &Cluster, series: &str) -> f64 {
     sum
 }
 
+/// Every replica has counted one of these.
+async fn until_counted(cluster: &Cluster, series: &str) {
+    eventually(LIMIT, series, async || {
+        let count = counted(cluster, series).await;
+        so(count >= 3.0, || count.to_string())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_index_is_the_cache_through_loss_restarts_and_garbage() {
     let config = KvEventsConfig {
@@ -108,55 +112,36 @@ async fn the_index_is_the_cache_through_loss_restarts_and_garbage() {
     };
     let worker = chat::worker(publishing(config)).await;
     let cluster = cluster(&worker).await;
+    let is_whole = async |what: &str| is_known(&cluster, &worker, "whole", what).await;
     traffic(&cluster, 0, 12).await;
-    is_known(&cluster, &worker, "whole", "the first blocks").await;
+    is_whole("the first blocks").await;
     // Far more than fits: most of it is evicted again.
     traffic(&cluster, 100, 60).await;
     assert!(truth(&worker, 0).0 <= 400);
-    is_known(&cluster, &worker, "whole", "what is left after evictions").await;
+    is_whole("what is left after evictions").await;
 
     // Messages that are lost are asked for: with the next one, or after a silence.
     worker.set_kv_events(KvEventsFault::Lost);
     traffic(&cluster, 200, 9).await;
     worker.set_kv_events(KvEventsFault::None);
-    is_known(
-        &cluster,
-        &worker,
-        "whole",
-        "what was lost without another message",
-    )
-    .await;
+    is_whole("what was lost without another message").await;
     worker.set_kv_events(KvEventsFault::Lost);
     traffic(&cluster, 300, 9).await;
     worker.set_kv_events(KvEventsFault::None);
     traffic(&cluster, 400, 3).await;
-    is_known(
-        &cluster,
-        &worker,
-        "whole",
-        "what was lost before another message",
-    )
-    .await;
+    is_whole("what was lost before another message").await;
 
     // Connections that are cut, and cannot be made for a while.
     worker.set_kv_events(KvEventsFault::Closed);
     traffic(&cluster, 500, 9).await;
     eventually(LIMIT, "the lost connection is shown", async || {
         let engines = shown(&cluster, 0).await;
-        match engines[0]["current"] == false && engines[0]["connected"] == false {
-            true => Ok(()),
-            false => Err(format!("{engines:?}")),
-        }
+        let is_lost = engines[0]["current"] == false && engines[0]["connected"] == false;
+        so(is_lost, || format!("{engines:?}"))
     })
     .await;
     worker.set_kv_events(KvEventsFault::None);
-    is_known(
-        &cluster,
-        &worker,
-        "whole",
-        "what happened while nobody listened",
-    )
-    .await;
+    is_whole("what happened while nobody listened").await;
 
     // Another process, with numbers from 0 on.
     worker.restart();
@@ -169,7 +154,7 @@ async fn the_index_is_the_cache_through_loss_restarts_and_garbage() {
     .await;
     assert_eq!(truth(&worker, 0).0, 0);
     traffic(&cluster, 600, 12).await;
-    is_known(&cluster, &worker, "whole", "the new process's blocks").await;
+    is_whole("the new process's blocks").await;
     // Whatever each replica noticed first: that nobody knows its last message any more, or that the worker was started anew.
     let forgotten = async |reason: &str| {
         let series = format!("grapevine_kv_caches_forgotten_total{{reason=\"{reason}\"}}");
@@ -184,51 +169,21 @@ async fn the_index_is_the_cache_through_loss_restarts_and_garbage() {
     traffic(&cluster, 700, 3).await;
     worker.set_kv_events(KvEventsFault::None);
     traffic(&cluster, 710, 3).await;
-    is_known(
-        &cluster,
-        &worker,
-        "whole",
-        "what came behind an oversized message",
-    )
-    .await;
-    assert!(
-        counted(
-            &cluster,
-            "grapevine_kv_event_faults_total{reason=\"too_large\"}"
-        )
-        .await
-            >= 1.0
-    );
+    is_whole("what came behind an oversized message").await;
+    let too_large = "grapevine_kv_event_faults_total{reason=\"too_large\"}";
+    assert!(counted(&cluster, too_large).await >= 1.0);
 
     // What cannot be read makes everything unknown. After a silence the engine is asked for its last message, and that
     // is another one than was heard.
     worker.set_kv_events(KvEventsFault::Garbage);
     traffic(&cluster, 800, 3).await;
     worker.set_kv_events(KvEventsFault::None);
-    eventually(
-        LIMIT,
-        "unreadable batches are counted by every replica",
-        async || {
-            let count = counted(
-                &cluster,
-                "grapevine_kv_event_faults_total{reason=\"unreadable\"}",
-            )
-            .await;
-            if count >= 3.0 {
-                Ok(())
-            } else {
-                Err(format!("{count}"))
-            }
-        },
-    )
-    .await;
-    is_known(
+    until_counted(
         &cluster,
-        &worker,
-        "whole",
-        "what could not be read was asked for again",
+        "grapevine_kv_event_faults_total{reason=\"unreadable\"}",
     )
     .await;
+    is_whole("what could not be read was asked for again").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -240,6 +195,7 @@ async fn without_a_replay_socket_a_gap_makes_the_cache_unknown_and_arrays_are_re
     };
     let worker = chat::worker(publishing(config)).await;
     let cluster = cluster(&worker).await;
+    let is_whole = async |what: &str| is_known(&cluster, &worker, "whole", what).await;
     eventually(LIMIT, "all replicas listen", async || {
         for replica in 0..3 {
             let engines = shown(&cluster, replica).await;
@@ -251,23 +207,15 @@ async fn without_a_replay_socket_a_gap_makes_the_cache_unknown_and_arrays_are_re
     })
     .await;
     traffic(&cluster, 0, 12).await;
-    is_known(&cluster, &worker, "whole", "all from the first message on").await;
+    is_whole("all from the first message on").await;
     worker.set_kv_events(KvEventsFault::LostForGood);
     traffic(&cluster, 100, 3).await;
     worker.set_kv_events(KvEventsFault::None);
     traffic(&cluster, 200, 3).await;
-    eventually(LIMIT, "the gap is noticed", async || {
-        let count = counted(
-            &cluster,
-            "grapevine_kv_caches_forgotten_total{reason=\"gap\"}",
-        )
-        .await;
-        if count >= 3.0 {
-            Ok(())
-        } else {
-            Err(format!("{count}"))
-        }
-    })
+    until_counted(
+        &cluster,
+        "grapevine_kv_caches_forgotten_total{reason=\"gap\"}",
+    )
     .await;
     for replica in 0..3 {
         let engines = shown(&cluster, replica).await;

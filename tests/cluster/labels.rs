@@ -12,7 +12,7 @@ use grapevine_tests::wait::eventually;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::worker_kill::start_worker;
 
@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct Bootstrap {
     address: SocketAddr,
     id: Arc<Mutex<String>>,
-    task: JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Bootstrap {
@@ -50,17 +50,12 @@ impl Bootstrap {
                 let _ = stream.write_all(answer.as_bytes()).await;
             }
         });
-        Self { address, id, task }
+        let _task = AbortOnDropHandle::new(task);
+        Self { address, id, _task }
     }
 
     fn set(&self, id: &str) {
         id.clone_into(&mut self.id.lock().expect("whole"));
-    }
-}
-
-impl Drop for Bootstrap {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -8,7 +8,7 @@ use grapevine_tests::cluster::{Cluster, Plan, Replica};
 use grapevine_tests::http1;
 use grapevine_tests::ports::free_address;
 use grapevine_tests::process::{Signal, read};
-use grapevine_tests::wait::eventually;
+use grapevine_tests::wait::{eventually, so};
 use rustix::process::{Pid, kill_process};
 use serde_json::json;
 use tempfile::TempDir;
@@ -123,9 +123,7 @@ async fn until(cluster: &Cluster, worker: &str, state: Option<&str>, log: &std::
     eventually(LIMIT, &what, async || {
         let states = states(cluster, worker).await;
         let is_so = states.iter().all(|seen| seen.as_deref() == state);
-        is_so
-            .then_some(())
-            .ok_or_else(|| format!("{states:?}\n{}", read(log)))
+        so(is_so, || format!("{states:?}\n{}", read(log)))
     })
     .await;
 }
@@ -160,9 +158,7 @@ async fn a_worker_registers_itself_and_leaves_by_itself() {
                 .all(|state| state.as_deref() == Some("active")),
             "{states:?}"
         );
-        (count >= 13.0)
-            .then_some(())
-            .ok_or_else(|| count.to_string())
+        so(count >= 13.0, || count.to_string())
     })
     .await;
 
@@ -185,9 +181,7 @@ async fn a_worker_registers_itself_and_leaves_by_itself() {
                 // Of a replica that never heard a renewal there is none.
                 ages.push(source["age_s"].as_u64());
             }
-            (ages.iter().max() >= Some(&Some(8)))
-                .then_some(())
-                .ok_or_else(|| format!("{ages:?}"))
+            so(ages.iter().max() >= Some(&Some(8)), || format!("{ages:?}"))
         },
     )
     .await;
@@ -296,7 +290,7 @@ async fn a_lease_that_is_not_renewed_stops_use_first() {
             up.push((view["sources"][0]["up"].clone(), is_up));
         }
         let is_deaf = up.iter().all(|up| *up == (json!(false), 0.0));
-        is_deaf.then_some(()).ok_or_else(|| format!("{up:?}"))
+        so(is_deaf, || format!("{up:?}"))
     })
     .await;
     assert_eq!(
@@ -319,9 +313,7 @@ async fn stays_for(cluster: &Cluster, worker: &str, replica: &Replica, more: f64
         let is_there = |state: &Option<String>| state.as_deref() == Some("active");
         assert!(states.iter().all(is_there), "{states:?}");
         let count = renewals(replica).await - before;
-        (count >= more)
-            .then_some(())
-            .ok_or_else(|| count.to_string())
+        so(count >= more, || count.to_string())
     })
     .await;
 }
@@ -344,9 +336,7 @@ async fn a_worker_that_renews_at_a_replica_that_is_alone_is_registered_at_others
     };
     eventually(LIMIT, "it has its view", async || {
         let view = alone.admin().view().await;
-        view.is_in()
-            .then_some(())
-            .ok_or_else(|| format!("{view:?}"))
+        so(view.is_in(), || format!("{view:?}"))
     })
     .await;
     let (_worker, url) = start_worker(&dir, "w", "0").await;

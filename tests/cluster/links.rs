@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::gate::Gate;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use grapevine_tests::{chat, http1, invariants, process};
 
 /// Three replicas, each behind a gate.
@@ -101,7 +101,7 @@ async fn requests_go_on_while_no_gossip_passes() {
         eventually(LIMIT, "it reports that it is alone", async || {
             let metrics = replica.admin().metrics().await;
             let live = metrics.sum("grapevine_replicas_live", "");
-            (live == 1.0).then_some(()).ok_or_else(|| format!("{live}"))
+            so(live == 1.0, || format!("{live}"))
         })
         .await;
         for chat in chat::distinct(40) {

@@ -7,7 +7,7 @@ use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1;
 use grapevine_tests::invariants;
 use grapevine_tests::process::Signal;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -211,9 +211,7 @@ async fn settings_that_must_be_equal_are_compared_after_a_reload() {
             eventually(LIMIT, "replicas that differ", async || {
                 let metrics = replica.admin().metrics().await;
                 let seen = metrics.sum("grapevine_settings_differing", "");
-                (seen == count)
-                    .then_some(())
-                    .ok_or_else(|| seen.to_string())
+                so(seen == count, || seen.to_string())
             })
             .await;
         }
@@ -266,7 +264,7 @@ async fn a_start_retracts_nothing_and_a_reading_follows_the_file() {
         eventually(LIMIT, "the weight of the file", async || {
             let known = replica.admin().workers().await;
             let follows = known.iter().all(|worker| worker.weight == 2.0);
-            follows.then_some(()).ok_or_else(|| format!("{known:?}"))
+            so(follows, || format!("{known:?}"))
         })
         .await;
     }
@@ -385,9 +383,7 @@ async fn says(cluster: &Cluster, index: usize, parts: &[&str], count: usize) {
             left_out && parts.iter().all(|part| line.contains(part))
         };
         let found = log.lines().filter(is_it).count();
-        (found == count)
-            .then_some(())
-            .ok_or_else(|| format!("{found} times in {log}"))
+        so(found == count, || format!("{found} times in {log}"))
     })
     .await;
 }
@@ -399,9 +395,7 @@ async fn reloads(cluster: &Cluster, index: usize, result: &str, count: f64) {
         let metrics = admin.metrics().await;
         let label = format!("result=\"{result}\"");
         let seen = metrics.sum("grapevine_config_reloads_total", &label);
-        (seen == count)
-            .then_some(())
-            .ok_or_else(|| format!("{seen} {result}"))
+        so(seen == count, || format!("{seen} {result}"))
     })
     .await;
 }

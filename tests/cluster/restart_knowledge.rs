@@ -7,7 +7,7 @@ use grapevine_tests::admin::{Explained, Worker};
 use grapevine_tests::chat::{self, Ending, MODEL};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::invariants;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -79,11 +79,7 @@ async fn a_restarted_replica_finds_conversations_away_from_home() {
         cluster.replicas[index].start().await;
         let admin = cluster.replicas[index].admin();
         eventually(LIMIT, "ready", async || {
-            admin
-                .is_ready()
-                .await
-                .then_some(())
-                .ok_or_else(|| "not yet".to_owned())
+            so(admin.is_ready().await, || "not yet".to_owned())
         })
         .await;
         let at_once = admin.explain(&next).await;
@@ -111,9 +107,7 @@ async fn a_restarted_replica_finds_conversations_away_from_home() {
                 .metrics()
                 .await
                 .sum("grapevine_prefix_index_entries", "");
-            (entries > 0.0)
-                .then_some(())
-                .ok_or_else(|| format!("{entries} entries"))
+            so(entries > 0.0, || format!("{entries} entries"))
         })
         .await;
     }

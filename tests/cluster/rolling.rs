@@ -13,7 +13,7 @@ use grapevine_tests::admin::Admin;
 use grapevine_tests::chat::{self, MODEL};
 use grapevine_tests::cluster::{Cluster, Plan, Replica};
 use grapevine_tests::invariants;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -71,7 +71,7 @@ pub(crate) async fn restart(
     let admin = replica.admin();
     eventually(LIMIT, "ready again", async || {
         let ready = admin.is_ready().await;
-        ready.then_some(()).ok_or_else(|| "not ready".to_owned())
+        so(ready, || "not ready".to_owned())
     })
     .await;
     let metrics = admin.metrics().await;
@@ -177,9 +177,7 @@ impl Load {
         let wanted = so_far() + more;
         eventually(LIMIT, "answers", async || {
             let so_far = so_far();
-            (so_far >= wanted)
-                .then_some(())
-                .ok_or_else(|| format!("{so_far} of {wanted}"))
+            so(so_far >= wanted, || format!("{so_far} of {wanted}"))
         })
         .await;
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use grapevine_tests::chat::{self, Ending, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::invariants;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use tokio::net::{TcpListener, UdpSocket};
 
 const ANY: &str = "127.0.0.1:0";
@@ -30,7 +30,7 @@ async fn a_replica_without_living_seeds_serves_and_joins_late_ones() {
     let early = &cluster.replicas[1];
     let (_, took) = eventually(LIMIT, "ready alone", async || {
         let ready = early.admin().is_ready().await;
-        ready.then_some(()).ok_or_else(|| "not ready".to_owned())
+        so(ready, || "not ready".to_owned())
     })
     .await;
     println!("ready without a living seed after {took:?}");
@@ -44,9 +44,7 @@ async fn a_replica_without_living_seeds_serves_and_joins_late_ones() {
     cluster.replicas[0].start().await;
     let (_, took) = eventually(LIMIT, "joined", async || {
         let live = cluster.replicas[1].admin().view().await.live;
-        (live == 2)
-            .then_some(())
-            .ok_or_else(|| format!("{live} live"))
+        so(live == 2, || format!("{live} live"))
     })
     .await;
     println!("joined {took:?} after the seed came");
@@ -90,8 +88,7 @@ async fn seeds_that_are_no_replicas_are_named_and_do_no_harm() {
 async fn logs(replica: &grapevine_tests::cluster::Replica, part: &str) {
     eventually(LIMIT, part, async || {
         let said = replica.log().contains(part);
-        said.then_some(())
-            .ok_or_else(|| "it is not in the log".to_owned())
+        so(said, || "it is not in the log".to_owned())
     })
     .await;
 }
@@ -111,9 +108,7 @@ async fn a_replica_that_waits_for_its_seeds_says_nothing_of_workers() {
             let of_workers = missing.iter().any(|lack| lack.contains("worker"));
             assert!(!of_workers, "{missing:?}");
         }
-        (missing == ["no_worker"])
-            .then_some(())
-            .ok_or_else(|| format!("{missing:?}"))
+        so(missing == ["no_worker"], || format!("{missing:?}"))
     })
     .await;
     assert!(waited > 0, "it waits");

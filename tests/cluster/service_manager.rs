@@ -9,9 +9,9 @@ use grapevine_tests::chat;
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection};
 use grapevine_tests::process::{Program, Signal};
-use grapevine_tests::wait::LIMIT;
 #[cfg(debug_assertions)]
 use grapevine_tests::wait::eventually;
+use grapevine_tests::wait::{LIMIT, so};
 use rustix::io::{FdFlags, fcntl_setfd};
 use tempfile::TempDir;
 
@@ -138,9 +138,7 @@ async fn while_a_thread_that_serves_clients_stands_still_there_is_no_sign_of_lif
     eventually(LIMIT, "it is noticed", async || {
         let stalled = replica.admin().metrics().await;
         let stalled = stalled.sum("grapevine_lanes_stalled", "");
-        (stalled == 1.0)
-            .then_some(())
-            .ok_or_else(|| stalled.to_string())
+        so(stalled == 1.0, || stalled.to_string())
     })
     .await;
     manager.until_silent().await;

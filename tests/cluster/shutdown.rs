@@ -8,7 +8,7 @@ use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection};
 use grapevine_tests::invariants;
 use grapevine_tests::process::Signal;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use tokio::time::Instant;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,7 +158,7 @@ async fn streams_that_outlast_the_drain_limit_end_with_an_error_event() {
     });
     eventually(LIMIT, "six in flight", async || {
         let seen = workers[0].stats().in_flight;
-        (seen == 6).then_some(()).ok_or_else(|| format!("{seen}"))
+        so(seen == 6, || format!("{seen}"))
     })
     .await;
 
@@ -211,7 +211,7 @@ async fn a_client_that_has_sent_nothing_holds_up_no_end() {
     eventually(LIMIT, "it is accepted", async || {
         let metrics = cluster.replicas[0].admin().metrics().await;
         let open = metrics.sum("grapevine_connections", "");
-        (open >= 1.0).then_some(()).ok_or_else(|| format!("{open}"))
+        so(open >= 1.0, || format!("{open}"))
     })
     .await;
 

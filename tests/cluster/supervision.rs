@@ -10,7 +10,7 @@ use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1::{self, Connection};
 use grapevine_tests::invariants;
 use grapevine_tests::process::{self, Program, Signal};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 
 const PATH: &str = "/v1/chat/completions";
 const PROVOKED: [&str; 3] = [
@@ -48,9 +48,9 @@ async fn requests_go_on_while_the_gossip_task_is_started_again() {
     let (_, took) = eventually(LIMIT, "not ready, or back already", async || {
         let ready = tripped.admin().is_ready().await;
         let risen = generation().await > former;
-        (!ready || risen)
-            .then_some(())
-            .ok_or_else(|| "ready in its former generation".to_owned())
+        so(!ready || risen, || {
+            "ready in its former generation".to_owned()
+        })
     })
     .await;
     println!("not ready, or back already, after {took:?}");
@@ -63,9 +63,7 @@ async fn requests_go_on_while_the_gossip_task_is_started_again() {
     let (_, took) = eventually(LIMIT, "back in a higher generation", async || {
         let ready = tripped.admin().is_ready().await;
         let risen = generation().await > former;
-        (ready && risen)
-            .then_some(())
-            .ok_or_else(|| format!("ready {ready}, risen {risen}"))
+        so(ready && risen, || format!("ready {ready}, risen {risen}"))
     })
     .await;
     println!("back in a higher generation after another {took:?}");
@@ -141,7 +139,7 @@ async fn a_task_that_a_bug_ended_is_named_and_requests_go_on() {
 
     eventually(LIMIT, "the task is told of", async || {
         let lost = lost().await;
-        (lost == 1.0).then_some(()).ok_or_else(|| lost.to_string())
+        so(lost == 1.0, || lost.to_string())
     })
     .await;
     let at = format!("http://{}", admin.0);

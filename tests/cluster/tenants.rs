@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use grapevine_tests::chat::{self, chat};
+use grapevine_tests::chat::{self, CHATS, chat};
 use grapevine_tests::cluster::Replica;
 use grapevine_tests::http1::{self, Response};
 use grapevine_tests::invariants;
 use grapevine_tests::keys::KeyFile;
-use grapevine_tests::wait::{LIMIT, eventually};
-
-const CHATS: &str = "/v1/chat/completions";
+use grapevine_tests::wait::{LIMIT, eventually, so};
 
 async fn ask(replica: &Replica, key: &str) -> Response {
     let bearer = format!("Bearer {key}");
@@ -25,9 +23,9 @@ async fn answers(replica: &Replica, key: &str, status: u16) {
         "replicas hear of each other's requests",
         async || {
             let found = ask(replica, key).await.head.status;
-            (found == status)
-                .then_some(())
-                .ok_or_else(|| format!("{} says {found}, not {status}", replica.name))
+            so(found == status, || {
+                format!("{} says {found}, not {status}", replica.name)
+            })
         },
     )
     .await;
@@ -78,7 +76,7 @@ async fn limits_of_a_key_hold_over_the_cluster() {
                 let view = replica.admin().view().await;
                 let ready = view.replicas.iter().filter(|of| of.live && of.ready);
                 let is_shared = ready.count() == 2;
-                is_shared.then_some(()).ok_or_else(|| format!("{view:?}"))
+                so(is_shared, || format!("{view:?}"))
             },
         )
         .await;

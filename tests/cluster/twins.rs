@@ -7,7 +7,7 @@ use grapevine_tests::cluster::{Cluster, Plan, Replica};
 use grapevine_tests::http1;
 use grapevine_tests::invariants;
 use grapevine_tests::process;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -44,9 +44,9 @@ async fn until_ready(replica: &Replica, expected: bool) {
         let found = [admin.head.status, data.head.status].map(|status| status == 200);
         let why = data.text();
         let says_why = expected || (why.contains("another process") && admin.text() == why);
-        (found == [expected; 2] && says_why)
-            .then_some(())
-            .ok_or_else(|| format!("{}: {found:?} {why}", replica.name))
+        so(found == [expected; 2] && says_why, || {
+            format!("{}: {found:?} {why}", replica.name)
+        })
     })
     .await;
 }
@@ -102,7 +102,7 @@ async fn two_processes_of_one_id_are_named_and_the_earlier_one_is_not_ready() {
             let names_both = lines.iter().any(|line| {
                 line.contains(" ERROR ") && both.iter().all(|part| line.contains(part.as_str()))
             });
-            names_both.then_some(()).ok_or_else(|| replica.last_log())
+            so(names_both, || replica.last_log())
         })
         .await;
     }

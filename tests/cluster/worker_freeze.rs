@@ -3,7 +3,7 @@
 use grapevine_tests::chat::{self, EXPLAIN, Ending, MODEL, Stream, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::process::{Process, Signal};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use grapevine_tests::{http1, invariants};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -89,9 +89,9 @@ async fn a_frozen_worker_is_left_and_used_again_once_it_goes_on() {
     eventually(LIMIT, "its prompts are its own again", async || {
         let outcome = chat::stream(data, &at_home).await;
         assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");
-        (outcome.worker.as_ref() == Some(url))
-            .then_some(())
-            .ok_or_else(|| format!("{outcome:?}"))
+        so(outcome.worker.as_ref() == Some(url), || {
+            format!("{outcome:?}")
+        })
     })
     .await;
     println!("in use again {:?} after SIGCONT", continued.elapsed());

@@ -1,9 +1,9 @@
 //! Requests that wait on a worker move when it is found to be bad, not at the end of their own limit.
 
-use grapevine_tests::chat::{self, Ending, MODEL, Stream, streamed};
+use grapevine_tests::chat::{self, CHATS, Ending, MODEL, Stream, streamed};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::process::{Process, Signal};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use grapevine_tests::{http1, invariants};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -13,9 +13,6 @@ use tokio::time::{Duration, Instant};
 use crate::worker_kill::start_worker;
 
 const REPLICAS: usize = 3;
-/// A whole minute would pass before a request left by itself.
-const CHATS: &str = "/v1/chat/completions";
-
 /// Replicas with the default limits of requests, and health checks that need a second and a half for a verdict.
 async fn start(dir: &TempDir, workers: usize) -> (Cluster, Vec<(Process, String)>) {
     let mut plan = Plan::default()
@@ -140,9 +137,7 @@ async fn without_another_worker_requests_outlive_the_verdict() {
     let admin = cluster.replicas[0].admin();
     eventually(LIMIT, "both wait there", async || {
         let in_flight = admin.worker(url).await.in_flight;
-        (in_flight >= 2.0)
-            .then_some(())
-            .ok_or_else(|| format!("{in_flight}"))
+        so(in_flight >= 2.0, || format!("{in_flight}"))
     })
     .await;
     admin.verdict(url, "unhealthy").await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use grapevine_tests::chat::{self, Ending, MODEL, Stream, distinct, streamed};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::invariants::{self, agreement};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -29,9 +29,7 @@ async fn a_replica_that_was_frozen_believes_nothing_old_and_blames_nobody() {
     other.add_cold("late", &workers[3].url(), &[MODEL]).await;
     eventually(LIMIT, "the others see it dead", async || {
         let live = other.view().await.live;
-        (live == 2)
-            .then_some(())
-            .ok_or_else(|| format!("{live} live"))
+        so(live == 2, || format!("{live} live"))
     })
     .await;
     sleep(ASLEEP).await;
@@ -53,7 +51,7 @@ async fn a_replica_that_was_frozen_believes_nothing_old_and_blames_nobody() {
     eventually(LIMIT, "it has the new worker", async || {
         let workers = admin.workers().await;
         let known = workers.iter().any(|worker| worker.id == "late");
-        known.then_some(()).ok_or_else(|| format!("{workers:?}"))
+        so(known, || format!("{workers:?}"))
     })
     .await;
     nobody_is_blamed(&cluster).await;
@@ -88,7 +86,7 @@ async fn replicas_that_were_all_frozen_go_on_as_before() {
             rings.push(replica.admin().ring().await);
         }
         let equal = rings.windows(2).all(|pair| pair[0] == pair[1]);
-        equal.then_some(()).ok_or_else(|| format!("{rings:?}"))
+        so(equal, || format!("{rings:?}"))
     })
     .await;
     println!("3 replicas, all frozen for {ASLEEP:?}: all back with equal digests after {took:?}");

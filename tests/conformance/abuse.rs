@@ -5,17 +5,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{Fault, Rule};
-use grapevine_tests::chat::{Ending, Stream, chat, paced, streamed};
+use grapevine_tests::chat::{CHATS, Ending, Stream, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, request};
-use grapevine_tests::wait::{LIMIT, eventually, quantile};
+use grapevine_tests::wait::{LIMIT, eventually, quantile, so};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::errors::assert_error;
 use crate::house::{House, quick};
 
-const CHATS: &str = "/v1/chat/completions";
 /// The limit that the slow clients of these tests reach.
 const LATE: Duration = Duration::from_secs(2);
 /// Between two bytes of a client that drips.
@@ -208,7 +207,7 @@ async fn without_descriptors_the_idle_leave_and_the_busy_stay() {
     }
     eventually(LIMIT, "a failed accept is said", async || {
         let said = replica.log().matches("accept failed").count();
-        (said > 0).then_some(()).ok_or_else(|| "not yet".to_owned())
+        so(said > 0, || "not yet".to_owned())
     })
     .await;
     let (_, took) = eventually(LIMIT, "newcomers are served", async || {
@@ -275,11 +274,7 @@ async fn short_of_memory_new_requests_are_shed_but_one() {
     let plan = Plan::default().set("limits.memory", "\"1MiB\"");
     let house = House::of(plan, vec![quick()]).await;
     let (worker, replica) = (&house.workers[0], &house.cluster.replicas[0]);
-    eventually(LIMIT, "the replica sees that it is short", async || {
-        let said = replica.log().contains("short of memory");
-        said.then_some(()).ok_or_else(|| "not yet".to_owned())
-    })
-    .await;
+    house.until_log_says("short of memory").await;
     // Refusing the only request would free nothing.
     let answer = http1::post(house.data(), CHATS, &chat("alone", 1)).await;
     assert_eq!(answer.head.status, 200, "{}", answer.text());
@@ -292,7 +287,7 @@ async fn short_of_memory_new_requests_are_shed_but_one() {
     held.send(&bytes).await.expect("taken");
     eventually(LIMIT, "the worker has it", async || {
         let begun = worker.stats().in_flight == 1;
-        begun.then_some(()).ok_or_else(|| "not yet".to_owned())
+        so(begun, || "not yet".to_owned())
     })
     .await;
     for _ in 0..10 {
@@ -318,9 +313,7 @@ async fn short_of_memory_new_requests_are_shed_but_one() {
             .await
             .head
             .status;
-        (status == 200)
-            .then_some(())
-            .ok_or_else(|| status.to_string())
+        so(status == 200, || status.to_string())
     })
     .await;
     house.close().await;
@@ -433,9 +426,7 @@ async fn a_client_that_never_reads_is_cut() {
     eventually(LIMIT, "the limit counts", async || {
         let metrics = house.cluster.replicas[0].admin().metrics().await;
         let cut = metrics.sum("grapevine_limits_reached_total", "\"write_stall\"");
-        (cut == 1.0)
-            .then_some(())
-            .ok_or_else(|| format!("{cut} cut"))
+        so(cut == 1.0, || format!("{cut} cut"))
     })
     .await;
     house.close().await;

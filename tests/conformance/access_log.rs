@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use grapevine_tests::chat::{self, Ending, MODEL, Stream, chat, streamed};
+use grapevine_tests::chat::{self, CHATS, Ending, MODEL, Stream, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection};
 use grapevine_tests::process;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::{Value, json};
 
 use crate::house::{House, quick};
-
-const CHATS: &str = "/v1/chat/completions";
 
 /// Lines of the access log, once there are `count` of them.
 async fn lines(house: &House, count: usize) -> Vec<Value> {
@@ -138,9 +136,7 @@ async fn who_left_a_queue_has_waited() {
         eventually(LIMIT, "it waits", async || {
             let metrics = admin.metrics().await;
             let waiting = metrics.sum("grapevine_queue_length", queue);
-            (waiting == 1.0)
-                .then_some(())
-                .ok_or_else(|| format!("{waiting}"))
+            so(waiting == 1.0, || format!("{waiting}"))
         })
         .await;
         drop(waits);

@@ -1,18 +1,16 @@
 //! Workers that fail, and workers that only refuse.
 
 use grapevine_testbed::fake_worker::{Canned, FakeWorker, Fault, How, Point, Rule, When};
-use grapevine_tests::chat::{MODEL, chat, streamed};
+use grapevine_tests::chat::{CHATS, MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::errors::assert_error;
 use crate::house::{House, quick};
 use crate::stalls::impatient;
-
-const CHATS: &str = "/v1/chat/completions";
 
 /// A rule: every chat with this text gets the status.
 fn when_it_says(text: &str, status: u16) -> Rule {
@@ -48,8 +46,7 @@ async fn a_worker_that_fails_is_left_alone_until_trials_succeed() {
         number += 1;
         assert_eq!(ask(&house, &format!("question {number}")).await, 200);
         let open = admin.worker(&url).await.breaker == "open";
-        open.then_some(())
-            .ok_or_else(|| format!("{number} questions"))
+        so(open, || format!("{number} questions"))
     })
     .await;
     assert_eq!(
@@ -68,7 +65,7 @@ async fn a_worker_that_fails_is_left_alone_until_trials_succeed() {
         let of = |verdict| metrics.sum("grapevine_workers_by_verdict", verdict);
         let counts = [of("on_trial"), of("ejected"), of("good")];
         let is_so = counts == [1.0, 0.0, 2.0];
-        is_so.then_some(()).ok_or_else(|| format!("{counts:?}"))
+        so(is_so, || format!("{counts:?}"))
     })
     .await;
     let (_, took) = eventually(LIMIT, "trials close it", async || {
@@ -286,7 +283,7 @@ async fn a_breaker_holds_where_no_other_worker_is_left() {
             ask(&house, &format!("question {number}")).await;
             let known = admin.workers().await;
             let open = known.iter().all(|worker| worker.breaker == "open");
-            open.then_some(()).ok_or_else(|| format!("{known:?}"))
+            so(open, || format!("{known:?}"))
         })
         .await;
         let before = seen();
@@ -307,9 +304,7 @@ async fn a_breaker_holds_where_no_other_worker_is_left() {
             let status = ask(&house, &format!("question {number}")).await;
             let known = admin.workers().await;
             let closed = known.iter().all(|worker| worker.breaker == "closed");
-            (closed && status == 200)
-                .then_some(())
-                .ok_or_else(|| format!("{status}, {known:?}"))
+            so(closed && status == 200, || format!("{status}, {known:?}"))
         })
         .await;
         house.close().await;
@@ -374,9 +369,7 @@ async fn a_400_is_no_proof_that_a_worker_is_back() {
         number += 1;
         assert_eq!(ask(&house, &format!("break {number}")).await, 200);
         let ejected = admin.worker(&url).await.verdict == "ejected";
-        ejected
-            .then_some(())
-            .ok_or_else(|| format!("{number} questions"))
+        so(ejected, || format!("{number} questions"))
     })
     .await;
     let refused = || {
@@ -389,9 +382,7 @@ async fn a_400_is_no_proof_that_a_worker_is_back() {
         number += 1;
         assert_eq!(ask(&house, &format!("nonsense {number}")).await, 400);
         let refused = refused();
-        (refused >= 6)
-            .then_some(())
-            .ok_or_else(|| format!("{refused}"))
+        so(refused >= 6, || format!("{refused}"))
     })
     .await;
     assert_eq!(

@@ -2,16 +2,14 @@
 
 use bytes::Bytes;
 use grapevine_testbed::fake_worker::{Canned, Config, Fault, How, Point, Rule};
-use grapevine_tests::chat::{MODEL, Stream, chat, streamed};
+use grapevine_tests::chat::{CHATS, MODEL, Stream, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, Head};
 use grapevine_tests::invariants;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::{Value, json};
 
 use crate::house::{House, quick};
-
-const CHATS: &str = "/v1/chat/completions";
 
 fn caching() -> Plan {
     Plan::default().set("cache.enabled", "true")
@@ -138,9 +136,7 @@ async fn an_answer_is_given_again_as_it_was() {
     eventually(LIMIT, "hits are in the access log", async || {
         let log = house.cluster.replicas[0].log();
         let hits = log.matches("cache=\"hit\"").count();
-        (hits == 10)
-            .then_some(())
-            .ok_or_else(|| format!("{hits} hits"))
+        so(hits == 10, || format!("{hits} hits"))
     })
     .await;
     house.close().await;
@@ -300,9 +296,7 @@ async fn only_whole_answers_are_given_again() {
     stream.leave(false);
     eventually(LIMIT, "the worker is free", async || {
         let open = worker.stats().in_flight;
-        (open == 0)
-            .then_some(())
-            .ok_or_else(|| format!("{open} open"))
+        so(open == 0, || format!("{open} open"))
     })
     .await;
     assert_eq!(ask(&house, &body).await.cache(), Some("miss"));

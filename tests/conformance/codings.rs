@@ -4,14 +4,12 @@ use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use grapevine_tests::chat::chat;
+use grapevine_tests::chat::{CHATS, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Response};
 
 use crate::errors::assert_error;
 use crate::house::{House, quick};
-
-const CHATS: &str = "/v1/chat/completions";
 
 pub(crate) fn packed(coding: &str, plain: &[u8]) -> Vec<u8> {
     let finished = match coding {
@@ -45,13 +43,8 @@ async fn a_worker_gets_the_plain_body() {
         let seen = house.workers[0].log().last().expect("asked").clone();
         assert_eq!(seen.body_hash, expected.body_hash, "{coding}");
         assert_eq!(seen.body_bytes, plain.len() as u64);
-        let named = |name: &str| {
-            seen.headers
-                .iter()
-                .find(|(n, _)| n.eq_ignore_ascii_case(name))
-        };
-        assert_eq!(named("content-encoding"), None, "{coding}");
-        let length = named("content-length").map(|(_, value)| value.as_str());
+        assert_eq!(seen.header("content-encoding"), None, "{coding}");
+        let length = seen.header("content-length");
         assert_eq!(length, Some(plain.len().to_string().as_str()));
     }
     let answer = post(&house, "deflate", plain.as_bytes()).await;

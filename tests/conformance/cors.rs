@@ -1,7 +1,7 @@
 //! Web pages: the answers to a browser on which pages may send and read.
 
 use grapevine_testbed::fake_worker::Canned;
-use grapevine_tests::chat::chat;
+use grapevine_tests::chat::{CHATS, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Head, Response};
 use grapevine_tests::keys::KeyFile;
@@ -9,7 +9,6 @@ use grapevine_tests::keys::KeyFile;
 use crate::house::{House, quick};
 
 const PAGE: &str = "https://chat.example.com";
-const CHATS: &str = "/v1/chat/completions";
 
 /// What a browser sends before a page's `POST` of JSON with a key.
 async fn preflight(house: &House, path: &str, origin: &str) -> Response {

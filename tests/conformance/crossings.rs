@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{Fault, Rule};
-use grapevine_tests::chat::chat;
+use grapevine_tests::chat::{CHATS, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, request};
 use grapevine_tests::wait::LIMIT;
@@ -16,8 +16,6 @@ use tokio::time::timeout;
 
 use crate::h2_floods::{END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, SETTINGS, frame};
 use crate::house::{House, quick};
-
-const CHATS: &str = "/v1/chat/completions";
 
 /// A client that asks for this over HTTP/2, and then does nothing, whatever it is sent.
 async fn deaf(address: SocketAddr, path: &str) -> TcpStream {

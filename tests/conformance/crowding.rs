@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{Fault, Rule};
-use grapevine_tests::chat::{self, Ending, Stream, chat, paced, streamed};
+use grapevine_tests::chat::{self, CHATS, Ending, Stream, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, Response, request};
 use grapevine_tests::process::Process;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -21,7 +21,6 @@ use crate::h2_floods::{GOAWAY, PREFACE, SETTINGS, frame};
 use crate::house::{House, quick};
 use crate::http2;
 
-const CHATS: &str = "/v1/chat/completions";
 /// The promise to a new connection; the tests allow three times as much, for a busy machine.
 const PROMISED: Duration = Duration::from_secs(1);
 
@@ -121,9 +120,7 @@ async fn all_busy(places: usize) -> (House, Vec<Connection>) {
     }
     eventually(LIMIT, "the worker has them all", async || {
         let begun = worker.stats().in_flight;
-        (begun == places as u64)
-            .then_some(())
-            .ok_or_else(|| begun.to_string())
+        so(begun == places as u64, || begun.to_string())
     })
     .await;
     (house, held)
@@ -159,9 +156,7 @@ async fn where_all_are_busy_probes_are_answered_and_requests_refused() {
     held.pop();
     eventually(LIMIT, "a place is free", async || {
         let answer = http1::post(data, CHATS, &chat("again", 1)).await;
-        (answer.head.status == 200)
-            .then_some(())
-            .ok_or_else(|| answer.text())
+        so(answer.head.status == 200, || answer.text())
     })
     .await;
     drop(held);
@@ -228,9 +223,7 @@ async fn the_connection_of_who_is_refused_ends() {
     };
     eventually(LIMIT, "all of them are refused", async || {
         let refused = refusals().await;
-        (refused > 8.0)
-            .then_some(())
-            .ok_or_else(|| refused.to_string())
+        so(refused > 8.0, || refused.to_string())
     })
     .await;
     held.pop();

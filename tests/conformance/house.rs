@@ -7,7 +7,7 @@ use grapevine_testbed::fake_worker::{Canned, Config, Entry, FakeWorker, Fault, R
 use grapevine_tests::chat;
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::invariants;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::Value;
 
 /// A replica and its workers.
@@ -57,9 +57,7 @@ impl House {
         // A replica serves before it is ready: alone it first looks for others for a while.
         eventually(LIMIT, "the replica knows its workers", async || {
             let known = admin.ring().await.workers;
-            (known == configured)
-                .then_some(())
-                .ok_or_else(|| format!("{known} workers"))
+            so(known == configured, || format!("{known} workers"))
         })
         .await;
         Self { cluster, workers }
@@ -83,9 +81,7 @@ impl House {
             let is_ready = admin.is_ready().await;
             let replicas = admin.view().await.replicas;
             let is_seen = replicas.iter().any(|replica| replica.ready);
-            (is_ready && is_seen)
-                .then_some(())
-                .ok_or_else(|| format!("{replicas:?}"))
+            so(is_ready && is_seen, || format!("{replicas:?}"))
         })
         .await;
     }
@@ -105,7 +101,7 @@ impl House {
                 let mut known = known.iter();
                 known.any(|worker| worker.id == url && worker.health == "healthy")
             });
-            healthy.then_some(()).ok_or_else(|| format!("{known:?}"))
+            so(healthy, || format!("{known:?}"))
         })
         .await;
         let explained = admin.explain(std::slice::from_ref(chat)).await;

@@ -7,7 +7,7 @@ use std::task::Poll;
 use grapevine_testbed::fake_worker::Rule;
 use grapevine_tests::chat::{self, MODEL, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use grapevine_tests::{http1, invariants};
 use http::Request;
 use reqwest::{Client, Version};
@@ -254,9 +254,7 @@ async fn a_request_that_waits_stops_no_upload_on_its_connection() {
     let until = async |name: &str, label: &str, count: f64| {
         eventually(LIMIT, name, async || {
             let counted = admin.metrics().await.sum(name, label);
-            (counted == count)
-                .then_some(())
-                .ok_or_else(|| format!("{counted}"))
+            so(counted == count, || format!("{counted}"))
         })
         .await;
     };
@@ -370,9 +368,7 @@ async fn a_client_that_leaves_within_its_body_is_counted_as_such() {
         eventually(LIMIT, "the request is there", async || {
             let metrics = house.cluster.replicas[0].admin().metrics().await;
             let active = metrics.sum("grapevine_requests_active", "");
-            (active == 1.0)
-                .then_some(())
-                .ok_or_else(|| format!("{active} are"))
+            so(active == 1.0, || format!("{active} are"))
         })
         .await;
         match by_reset {
@@ -382,9 +378,7 @@ async fn a_client_that_leaves_within_its_body_is_counted_as_such() {
         eventually(LIMIT, "it counts", async || {
             let metrics = house.cluster.replicas[0].admin().metrics().await;
             let counted = metrics.sum("grapevine_requests_total", "client_left");
-            (counted == left)
-                .then_some(())
-                .ok_or_else(|| format!("{counted} of {left}"))
+            so(counted == left, || format!("{counted} of {left}"))
         })
         .await;
     }
@@ -488,9 +482,9 @@ async fn a_client_that_opens_no_window_is_cut_and_its_neighbour_is_not() {
         ];
         let counted = counted.map(|(name, label)| metrics.sum(name, label));
         let active = metrics.sum("grapevine_requests_active", "");
-        (gone == 1 && counted == [1.0, 1.0] && active == 0.0)
-            .then_some(())
-            .ok_or_else(|| format!("{gone} gone, {counted:?} counted, {active} active"))
+        so(gone == 1 && counted == [1.0, 1.0] && active == 0.0, || {
+            format!("{gone} gone, {counted:?} counted, {active} active")
+        })
     })
     .await;
     connection.abort();

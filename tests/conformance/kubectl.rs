@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use grapevine_testbed::fake_kubernetes::{Config, FakeKubernetes, Grant};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -190,9 +190,7 @@ async fn kubectl_sees_each_change_of_a_watched_pod() {
     assert_eq!(watching.line().await, "ADDED a");
     eventually(LIMIT, "the watch is open", async || {
         let stats = bench.server.stats();
-        (stats.open_watches == 1)
-            .then_some(())
-            .ok_or_else(|| format!("{stats:?}"))
+        so(stats.open_watches == 1, || format!("{stats:?}"))
     })
     .await;
     bench.kubectl(&["annotate", "pod", "a", "x=y"]).await;

@@ -3,15 +3,14 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use grapevine_testbed::fake_worker::{Config, EngineConfig, Fault, How, Point, Rule};
-use grapevine_tests::chat::{Stream, chat, paced, streamed};
+use grapevine_tests::chat::{CHATS, Stream, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{Connection, request};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::Value;
 
 use crate::house::{House, quick};
 
-const CHATS: &str = "/v1/chat/completions";
 /// The promised time; the tests allow ten times as much, for a busy machine.
 pub(crate) const PROMISED: Duration = Duration::from_millis(100);
 
@@ -87,7 +86,7 @@ async fn a_client_that_leaves_during_silent_prefill_is_noticed() {
                     .expect("taken");
                 eventually(LIMIT, "the worker has it", async || {
                     let begun = worker.stats().in_flight == 1;
-                    begun.then_some(()).ok_or_else(|| "not yet".to_owned())
+                    so(begun, || "not yet".to_owned())
                 })
                 .await;
                 let left = unix_now();
@@ -102,9 +101,9 @@ async fn a_client_that_leaves_during_silent_prefill_is_noticed() {
         let metrics = house.cluster.replicas[0].admin().metrics().await;
         let given_up = metrics.sum("grapevine_attempts_total", "result=\"given_up\"");
         let all = metrics.sum("grapevine_attempts_total", "");
-        ((given_up, all) == (24.0, 24.0))
-            .then_some(())
-            .ok_or_else(|| format!("{given_up} of {all}"))
+        so((given_up, all) == (24.0, 24.0), || {
+            format!("{given_up} of {all}")
+        })
     })
     .await;
     println!(
@@ -131,9 +130,7 @@ async fn a_client_that_leaves_within_its_body_is_counted_as_such() {
             eventually(LIMIT, &what, async || {
                 let metrics = house.cluster.replicas[0].admin().metrics().await;
                 let counted = metrics.sum("grapevine_requests_total", "client_left");
-                (counted == left)
-                    .then_some(())
-                    .ok_or_else(|| format!("{counted} of {left}"))
+                so(counted == left, || format!("{counted} of {left}"))
             })
             .await;
         }
@@ -167,9 +164,9 @@ async fn a_client_that_has_all_of_a_stream_has_not_left_it() {
         let metrics = house.cluster.replicas[0].admin().metrics().await;
         let count = |outcome| metrics.sum("grapevine_requests_total", outcome);
         let (good, left) = (count("\"success\""), count("\"client_left\""));
-        ((good, left) == (2.0, 0.0))
-            .then_some(())
-            .ok_or_else(|| format!("{good} good, {left} left"))
+        so((good, left) == (2.0, 0.0), || {
+            format!("{good} good, {left} left")
+        })
     })
     .await;
     house.close().await;
@@ -219,7 +216,7 @@ async fn a_client_that_leaves_while_queued_at_the_worker_is_noticed() {
     queued.send(&bytes).await.expect("taken");
     eventually(LIMIT, "both are at the worker", async || {
         let both = worker.stats().in_flight == 2;
-        both.then_some(()).ok_or_else(|| "not yet".to_owned())
+        so(both, || "not yet".to_owned())
     })
     .await;
     let left = unix_now();

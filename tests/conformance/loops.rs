@@ -1,16 +1,14 @@
 //! Replicas that were added as workers, to themselves and to each other.
 
 use grapevine_tests::admin::Admin;
-use grapevine_tests::chat::{MODEL, chat};
+use grapevine_tests::chat::{CHATS, MODEL, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::json;
 
 use crate::errors::assert_error;
 use crate::house::{House, quick};
-
-const CHATS: &str = "/v1/chat/completions";
 
 /// Adds a worker and waits for the verdict on it.
 async fn add(admin: Admin, id: &str, url: &str, verdict: &str) {
@@ -18,7 +16,7 @@ async fn add(admin: Admin, id: &str, url: &str, verdict: &str) {
     eventually(LIMIT, verdict, async || {
         let workers = admin.workers().await;
         let is_so = workers.iter().any(|w| w.id == id && w.verdict == verdict);
-        is_so.then_some(()).ok_or_else(|| format!("{workers:?}"))
+        so(is_so, || format!("{workers:?}"))
     })
     .await;
 }
@@ -87,7 +85,7 @@ async fn a_replica_is_no_worker_of_itself() {
     admin.remove(&house.workers[0].url()).await;
     eventually(LIMIT, "it is not ready", async || {
         let is_ready = admin.is_ready().await;
-        (!is_ready).then_some(()).ok_or_else(|| "ready".to_owned())
+        so(!is_ready, || "ready".to_owned())
     })
     .await;
     admin.remove("itself").await;

@@ -4,7 +4,7 @@ use grapevine_tests::chat;
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
 use grapevine_tests::process;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::{Value, json};
 
 use crate::errors::assert_refusal;
@@ -275,9 +275,7 @@ async fn series_are_bounded_whatever_comes() {
         replica.admin().remove(id).await;
         eventually(LIMIT, "the ring has followed", async || {
             let known = replica.admin().ring().await.workers;
-            (known == left)
-                .then_some(())
-                .ok_or_else(|| format!("{known} workers"))
+            so(known == left, || format!("{known} workers"))
         })
         .await;
     };

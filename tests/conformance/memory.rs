@@ -5,15 +5,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{Fault, Rule};
-use grapevine_tests::chat::chat;
+use grapevine_tests::chat::{CHATS, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, request};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use tokio::task::JoinSet;
 
 use crate::house::{House, quick};
 
-const CHATS: &str = "/v1/chat/completions";
 /// From the end of a burst until a request is served, and until memory is freed.
 const SERVED_WITHIN: Duration = Duration::from_secs(5);
 const BACK_WITHIN: Duration = Duration::from_secs(60);
@@ -88,7 +87,7 @@ async fn idle_connections_leave_no_memory_behind_and_keep_nobody_out() {
     eventually(LIMIT, "short of memory, and not ready", async || {
         let ready = http1::get(house.data(), "/readiness").await;
         let is_short = ready.head.status == 503 && ready.text().contains("\"memory\"");
-        is_short.then_some(()).ok_or_else(|| ready.text())
+        so(is_short, || ready.text())
     })
     .await;
     house.until_log_says("short of memory: new").await;
@@ -112,9 +111,7 @@ async fn waiting_requests_leave_no_memory_behind() {
     let in_flight = async |count: u64| {
         eventually(LIMIT, "so many are at the worker", async || {
             let open = worker.stats().in_flight;
-            (open == count)
-                .then_some(())
-                .ok_or_else(|| open.to_string())
+            so(open == count, || open.to_string())
         })
         .await;
     };

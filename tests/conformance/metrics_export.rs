@@ -1,6 +1,6 @@
 //! Metrics as a collector of OpenTelemetry gets them, and what becomes of requests when it does not.
 
-use grapevine_tests::chat::{MODEL, chat, streamed};
+use grapevine_tests::chat::{CHATS, MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::collector::{
     Collector, Data, Metric, NumberDataPoint, among, hex, number_data_point,
@@ -8,12 +8,11 @@ use grapevine_tests::collector::{
 use grapevine_tests::http1;
 use grapevine_tests::ports::free_address;
 use grapevine_tests::process::{Program, run_with};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use tokio::net::TcpListener;
 
 use crate::house::{House, quick, until_log_says};
 
-const CHATS: &str = "/v1/chat/completions";
 const POINTS: &str = "grapevine_metrics_export_points_total";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 /// `opentelemetry.proto.metrics.v1.AggregationTemporality`.
@@ -67,9 +66,7 @@ async fn points(house: &House, result: &str, count: f64) {
     eventually(LIMIT, "points are counted", async || {
         let metrics = admin.metrics().await;
         let found = metrics.count(POINTS, &format!("\"{result}\""));
-        (found >= count)
-            .then_some(())
-            .ok_or_else(|| format!("{found} {result}"))
+        so(found >= count, || format!("{found} {result}"))
     })
     .await;
 }

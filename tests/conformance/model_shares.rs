@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::Config;
-use grapevine_tests::chat::{MODEL, Stream, chat, paced, streamed};
+use grapevine_tests::chat::{CHATS, MODEL, Stream, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, Response};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -15,7 +15,6 @@ use tokio::time::timeout;
 use crate::errors::assert_error;
 use crate::house::House;
 
-const CHATS: &str = "/v1/chat/completions";
 const LARGE: &str = MODEL;
 const SMALL: &str = "small";
 /// Places of the replica; of these one is kept for each model, and one for reading bodies.
@@ -50,9 +49,7 @@ async fn sum(house: &House, name: &str, labels: &str) -> f64 {
 async fn queued(house: &House, count: usize) {
     eventually(LIMIT, "requests wait", async || {
         let length = sum(house, "grapevine_queue_length", "admission").await;
-        (length == count as f64)
-            .then_some(())
-            .ok_or_else(|| format!("{length} of {count}"))
+        so(length == count as f64, || format!("{length} of {count}"))
     })
     .await;
 }
@@ -151,7 +148,7 @@ async fn who_waits_while_workers_get_roles_is_looked_at_anew() {
     eventually(LIMIT, "its worker has the role", async || {
         let explained = http1::post(admin.0, &target, &body).await;
         let refused = explained.head.status == 400;
-        refused.then_some(()).ok_or_else(|| explained.text())
+        so(refused, || explained.text())
     })
     .await;
     let sent = house.workers[0].stats().requests;

@@ -7,7 +7,7 @@ use grapevine_tests::admin::Admin;
 use grapevine_tests::chat::{self, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::{Value, json};
 
 use crate::house::{House, quick};
@@ -144,9 +144,7 @@ async fn a_worker_without_models_is_asked_for_them() {
         .await;
     eventually(LIMIT, "models are learned", async || {
         let list: Value = http1::get(house.data(), "/v1/models").await.json();
-        (list["data"][0]["id"] == "found")
-            .then_some(())
-            .ok_or_else(|| list.to_string())
+        so(list["data"][0]["id"] == "found", || list.to_string())
     })
     .await;
 
@@ -169,9 +167,10 @@ async fn a_worker_without_models_is_asked_for_them() {
         let ids: Vec<_> = (list["data"].as_array().into_iter().flatten())
             .map(|model| model["id"].clone())
             .collect();
-        (ids == ["adapter", "other"] && answer.head.status == 404)
-            .then_some(())
-            .ok_or_else(|| format!("{list} {}", answer.text()))
+        so(
+            ids == ["adapter", "other"] && answer.head.status == 404,
+            || format!("{list} {}", answer.text()),
+        )
     })
     .await;
     let answer = http1::post(house.data(), "/v1/chat/completions", &chat_of("other")).await;
@@ -202,9 +201,9 @@ async fn a_model_that_left_one_worker_is_asked_for_at_another() {
             ask(&format!("question {number}")).await;
         }
         let requests = [0, 1].map(|at: usize| workers[at].stats().requests);
-        (requests[0] > 0 && requests[1] > 0)
-            .then_some(())
-            .ok_or_else(|| format!("{requests:?}"))
+        so(requests[0] > 0 && requests[1] > 0, || {
+            format!("{requests:?}")
+        })
     })
     .await;
 
@@ -263,16 +262,14 @@ async fn a_worker_that_refuses_the_key_for_its_models_says_why() {
         let worker = &listed["workers"][0];
         let why = worker["why"].as_str().unwrap_or_default();
         let is_told = worker["health"] == "healthy" && why.contains("it answered 401");
-        is_told.then_some(()).ok_or_else(|| listed.to_string())
+        so(is_told, || listed.to_string())
     })
     .await;
     let line = "a worker refuses the key";
     eventually(LIMIT, "it is asked again, and named once", async || {
         let paths = worker.stats().paths;
         let asked = paths.get("/v1/models").copied().unwrap_or(0);
-        (asked >= 3)
-            .then_some(())
-            .ok_or_else(|| format!("{asked} times"))
+        so(asked >= 3, || format!("{asked} times"))
     })
     .await;
     assert_eq!(replica.log().matches(line).count(), 1, "{}", replica.log());
@@ -289,7 +286,7 @@ async fn what_can_be_used_of_a_list_is_served_and_the_rest_is_told() {
             let listed: Value = http1::get(admin, "/workers").await.json();
             let why = listed["workers"][0]["why"].as_str().unwrap_or_default();
             let is_told = why.starts_with(expected) && listed["workers"][0]["health"] == "healthy";
-            is_told.then_some(()).ok_or_else(|| listed.to_string())
+            so(is_told, || listed.to_string())
         })
         .await;
     };
@@ -303,7 +300,7 @@ async fn what_can_be_used_of_a_list_is_served_and_the_rest_is_told() {
     eventually(LIMIT, "readiness says it", async || {
         let answer = http1::get(house.data(), "/readiness").await;
         let is_told = answer.text().contains("none that can be used");
-        is_told.then_some(()).ok_or_else(|| answer.text())
+        so(is_told, || answer.text())
     })
     .await;
 
@@ -323,9 +320,7 @@ async fn what_can_be_used_of_a_list_is_served_and_the_rest_is_told() {
     eventually(LIMIT, "as many as an entry has are served", async || {
         let list: Value = http1::get(house.data(), "/v1/models").await.json();
         let count = list["data"].as_array().map(Vec::len);
-        (count == Some(64))
-            .then_some(())
-            .ok_or_else(|| list.to_string())
+        so(count == Some(64), || list.to_string())
     })
     .await;
     let answer = http1::post(house.data(), "/v1/chat/completions", &chat_of(good)).await;

@@ -1,7 +1,7 @@
 //! Workers whose streams of events are odd: without an end, without events, compressed, or unasked for.
 
 use grapevine_testbed::fake_worker::{BadSse, Canned, Fault, How, Point, Rule, Stop};
-use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
+use grapevine_tests::chat::{self, CHATS, Ending, MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, request};
 use serde_json::Value;
@@ -9,8 +9,6 @@ use serde_json::Value;
 use crate::errors::assert_error;
 use crate::house::{House, quick};
 use crate::odd_workers::{breaking_worker, canned};
-
-const CHATS: &str = "/v1/chat/completions";
 
 /// A proxy before a worker may know how long a stream is; what the router says at its end comes behind that.
 #[tokio::test(flavor = "multi_thread")]

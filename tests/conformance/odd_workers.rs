@@ -1,7 +1,7 @@
 //! Workers whose answers are odd, hostile, or not valid HTTP.
 
 use grapevine_testbed::fake_worker::{Canned, Fault, Rule};
-use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
+use grapevine_tests::chat::{self, CHATS, Ending, MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, request};
 use grapevine_tests::wait::{LIMIT, eventually};
@@ -13,8 +13,6 @@ use tokio::time::timeout;
 
 use crate::errors::assert_error;
 use crate::house::{House, quick};
-
-const CHATS: &str = "/v1/chat/completions";
 
 pub(crate) fn canned(status: u16, headers: &[(&str, &str)]) -> Fault {
     let headers = headers.iter().map(|&(n, v)| (n.to_owned(), v.to_owned()));
@@ -409,8 +407,7 @@ async fn nothing_tunnels_through_an_upgrade() {
         assert_error(&answer, 502, "upstream_failed");
     }
     let log = house.workers[0].log();
-    let upgrades = log.iter().flat_map(|entry| &entry.headers);
-    let upgrades = upgrades.filter(|(name, _)| name.eq_ignore_ascii_case("upgrade"));
+    let upgrades = log.iter().filter_map(|entry| entry.header("upgrade"));
     assert_eq!(upgrades.count(), 0, "nobody is asked for another protocol");
 }
 

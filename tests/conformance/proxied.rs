@@ -7,7 +7,7 @@ use grapevine_tests::chat::chat;
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection};
 use grapevine_tests::tls::{Authority, shake_hands};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -41,9 +41,9 @@ async fn ask(house: &House, header: &[u8]) -> u16 {
 fn forwarded_for(house: &House) -> String {
     let log = house.workers[0].log();
     let last: &Entry = log.last().expect("the worker was asked");
-    let mut named = last.headers.iter();
-    let value = named.find(|(name, _)| name.eq_ignore_ascii_case("x-forwarded-for"));
-    value.expect("always there").1.clone()
+    last.header("x-forwarded-for")
+        .expect("always there")
+        .to_owned()
 }
 
 /// All bytes that come back until the connection ends.
@@ -66,12 +66,7 @@ async fn the_client_is_who_the_balancer_says() {
     let house = House::of(plan, vec![quick()]).await;
     assert_eq!(ask(&house, V1).await, 200);
     assert_eq!(forwarded_for(&house), "192.0.2.7");
-    eventually(LIMIT, "the access log names the client", async || {
-        let log = house.cluster.replicas[0].log();
-        let named = log.contains("client=192.0.2.7");
-        named.then_some(()).ok_or(log)
-    })
-    .await;
+    house.until_log_says("client=192.0.2.7").await;
     // The balancer's own connections, such as its health checks.
     for own in [b"PROXY UNKNOWN\r\n".to_vec(), v2(0)] {
         assert_eq!(ask(&house, &own).await, 200);
@@ -140,9 +135,7 @@ async fn a_header_that_does_not_end_is_closed_in_time() {
     eventually(LIMIT, "no connection is left", async || {
         let metrics = house.cluster.replicas[0].admin().metrics().await;
         let open = metrics.sum("grapevine_connections", "");
-        (open == 0.0)
-            .then_some(())
-            .ok_or_else(|| format!("{open} are"))
+        so(open == 0.0, || format!("{open} are"))
     })
     .await;
     house.close().await;

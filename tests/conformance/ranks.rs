@@ -2,7 +2,7 @@
 //! unchanged.
 
 use grapevine_testbed::fake_worker::Config;
-use grapevine_tests::chat::{self, MODEL, chat};
+use grapevine_tests::chat::{self, CHATS, MODEL, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Response};
 use grapevine_tests::wait::{LIMIT, eventually};
@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use crate::errors::assert_error;
 use crate::house::{House, quick};
 
-const CHATS: &str = "/v1/chat/completions";
 const RANK: &str = "x-data-parallel-rank";
 
 /// A worker with so many engines behind its address.

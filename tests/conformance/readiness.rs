@@ -8,7 +8,7 @@ use grapevine_tests::admin::Admin;
 use grapevine_tests::chat;
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::Value;
 
 use crate::house::{House, quick};
@@ -165,7 +165,7 @@ async fn one_dead_worker_of_two_changes_nothing() {
         let seen = workers
             .iter()
             .any(|worker| worker.id == url && worker.health == "unhealthy");
-        seen.then_some(()).ok_or_else(|| format!("{workers:?}"))
+        so(seen, || format!("{workers:?}"))
     })
     .await;
     // Longer than `unready_after`, and than the look at workers takes.

@@ -4,16 +4,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{Canned, Config, Fault, Rule, When};
-use grapevine_tests::chat::{self, MODEL, chat};
+use grapevine_tests::chat::{self, CHATS, MODEL, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::house::{House, quick};
-
-const CHATS: &str = "/v1/chat/completions";
 
 fn metrics_are(fault: Fault) -> Rule {
     let when = When {
@@ -67,9 +65,9 @@ async fn metrics_that_are_late_huge_or_senseless_make_no_worker_sick() {
             "asked, and probed many times meanwhile",
             async || {
                 let (scrapes, probes) = (count(at, "/metrics"), count(at, "/health"));
-                (scrapes >= 1 && probes >= 20)
-                    .then_some(())
-                    .ok_or_else(|| format!("{scrapes} scrapes, {probes} probes"))
+                so(scrapes >= 1 && probes >= 20, || {
+                    format!("{scrapes} scrapes, {probes} probes")
+                })
             },
         )
         .await;
@@ -100,7 +98,7 @@ async fn a_worker_that_restarted_keeps_its_keys_and_starts_slowly() {
     eventually(LIMIT, "its start is known", async || {
         let seen = admin.worker(&url).await;
         let known = seen.epoch > 0;
-        known.then_some(()).ok_or_else(|| format!("{seen:?}"))
+        so(known, || format!("{seen:?}"))
     })
     .await;
     assert_eq!(
@@ -113,7 +111,7 @@ async fn a_worker_that_restarted_keeps_its_keys_and_starts_slowly() {
     eventually(LIMIT, "the restart is known", async || {
         let seen = admin.worker(&url).await;
         let slow = seen.slow_start.is_some_and(|share| share < 0.25);
-        slow.then_some(()).ok_or_else(|| format!("{seen:?}"))
+        so(slow, || format!("{seen:?}"))
     })
     .await;
     let homes = |explained: Vec<grapevine_tests::admin::Explained>| -> Vec<_> {
@@ -164,7 +162,7 @@ async fn a_worker_at_another_address_is_left_at_the_old_one() {
     };
     eventually(LIMIT, "the worker is known", async || {
         let known = admin.ring().await.workers;
-        (known == 1).then_some(()).ok_or_else(|| format!("{known}"))
+        so(known == 1, || format!("{known}"))
     })
     .await;
     ask().await;
@@ -174,7 +172,7 @@ async fn a_worker_at_another_address_is_left_at_the_old_one() {
     let (_, took) = eventually(LIMIT, "a request goes to the new address", async || {
         ask().await;
         let seen = new.log().len();
-        (seen > 0).then_some(()).ok_or_else(|| format!("{seen}"))
+        so(seen > 0, || format!("{seen}"))
     })
     .await;
     let before = old.log().len();
@@ -187,7 +185,7 @@ async fn a_worker_at_another_address_is_left_at_the_old_one() {
     println!("20 requests, some of them to the new address, took {took:?}");
     let (_, took) = eventually(LIMIT, "no connection to the old address", async || {
         let open = connections_to(old.addr());
-        (open == 0).then_some(()).ok_or_else(|| format!("{open}"))
+        so(open == 0, || format!("{open}"))
     })
     .await;
     println!("no connection to the old address {took:?} later");
@@ -219,16 +217,12 @@ async fn connections_that_rest_are_closed_however_seldom_their_worker_is_checked
         }
         assert_eq!(wave.join_all().await, [200; 20]);
         let resting = resting().await;
-        (resting > 0)
-            .then_some(())
-            .ok_or_else(|| format!("{resting} rest"))
+        so(resting > 0, || format!("{resting} rest"))
     })
     .await;
     eventually(LIMIT, "they are closed", async || {
         let resting = resting().await;
-        (resting == 0)
-            .then_some(())
-            .ok_or_else(|| format!("{resting} rest"))
+        so(resting == 0, || format!("{resting} rest"))
     })
     .await;
     house.close().await;

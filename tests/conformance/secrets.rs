@@ -7,11 +7,11 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{Fault, Rule};
-use grapevine_tests::chat::{MODEL, Stream, chat, streamed};
+use grapevine_tests::chat::{CHATS, MODEL, Stream, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, request};
 use grapevine_tests::process::{Process, Signal};
-use grapevine_tests::wait::{LIMIT, eventually, quantile};
+use grapevine_tests::wait::{LIMIT, quantile};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -19,7 +19,6 @@ use tokio::time::Instant;
 
 use crate::house::{House, quick};
 
-const CHATS: &str = "/v1/chat/completions";
 /// Any value with this text must stay between client and worker.
 const CANARY: &str = "canary-4be1f70c";
 
@@ -173,12 +172,8 @@ async fn secrets_and_prompts_are_never_written_down() {
     written.push_str(&http1::get(replica.admin().0, "/metrics").await.text());
     written.push_str(&http1::get(replica.admin().0, "/workers").await.text());
     written.push_str(&http1::get(replica.admin().0, "/cluster").await.text());
-    let log = eventually(LIMIT, "the last request is in the log", async || {
-        let log = replica.log();
-        let ended = log.contains("client_left");
-        ended.then_some(log).ok_or_else(|| "not yet".to_owned())
-    });
-    written.push_str(&log.await.0);
+    house.until_log_says("client_left").await;
+    written.push_str(&replica.log());
     assert!(written.contains("hyper"), "libraries speak at this level");
     for canary in [CANARY, "Y2FuYXJ5"] {
         let found: Vec<&str> = written

@@ -6,7 +6,7 @@ use grapevine_testbed::fake_worker::{Canned, Fault, Rule};
 use grapevine_tests::chat::{chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, Cut, request};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::house::{House, quick};
@@ -98,9 +98,7 @@ async fn stalled_clients_hold_back_their_workers() {
     house.workers[0].clear_rules();
     eventually(LIMIT, "all are complete", async || {
         let complete = house.workers[0].stats().complete;
-        (complete == READERS as u64 + 1)
-            .then_some(())
-            .ok_or_else(|| format!("{complete}"))
+        so(complete == READERS as u64 + 1, || format!("{complete}"))
     })
     .await;
     house.close().await;

@@ -7,7 +7,7 @@ use grapevine_testbed::fake_worker::{FakeWorker, Fault, How, Point, Rule, When};
 use grapevine_tests::chat::{self, Ending, MODEL, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{Connection, request};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use tokio::net::TcpListener;
 
 use crate::house::{House, quick};
@@ -60,9 +60,7 @@ async fn a_frozen_engine_behind_a_good_health_check_waits_for_a_token() {
         let outcome = chat::stream(house.data(), &streamed(&format!("question {number}"), 1)).await;
         assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");
         let passed = probes() - before;
-        (passed >= 10)
-            .then_some(())
-            .ok_or_else(|| format!("{passed}"))
+        so(passed >= 10, || format!("{passed}"))
     })
     .await;
     assert_eq!(admin.worker(&home.url()).await.verdict, "stalled");
@@ -107,9 +105,9 @@ async fn a_frozen_engine_is_found_by_clients_that_do_not_wait_for_it() {
         let answer = impatient.response_within(Duration::from_millis(300)).await;
         let verdict = admin.worker(&home.url()).await.verdict;
         let given_up = answer.is_none();
-        (verdict == "stalled")
-            .then_some(())
-            .ok_or_else(|| format!("{verdict}, given up: {given_up}"))
+        so(verdict == "stalled", || {
+            format!("{verdict}, given up: {given_up}")
+        })
     })
     .await;
     let outcome = chat::stream(house.data(), &chat).await;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use grapevine_testbed::fake_worker::{Config, EngineConfig, Fault, How, Point, Rule};
-use grapevine_tests::chat::{self, Ending, Outcome, chat, streamed};
+use grapevine_tests::chat::{self, CHATS, Ending, Outcome, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
 use grapevine_tests::invariants;
@@ -13,7 +13,6 @@ use crate::errors::assert_error;
 use crate::house::{House, quick};
 
 const TOKENS: u32 = 4;
-const CHATS: &str = "/v1/chat/completions";
 
 /// A worker that is always full.
 fn full() -> Config {

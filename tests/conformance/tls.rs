@@ -4,12 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{Fault, Rule};
-use grapevine_tests::chat::{chat, paced, streamed};
+use grapevine_tests::chat::{CHATS, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, request};
 use grapevine_tests::process::Signal;
 use grapevine_tests::tls::{Authority, Pair, connect};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use reqwest::{Certificate, Client, ClientBuilder, Identity, Version};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,7 +19,6 @@ use tokio_rustls::client::TlsStream;
 
 use crate::house::{House, quick};
 
-const CHATS: &str = "/v1/chat/completions";
 /// Clients that speak the wrong protocol.
 const MISLED: usize = 20;
 const HOSTS: &[&str] = &["localhost", "127.0.0.1"];
@@ -195,9 +194,7 @@ async fn a_new_certificate_is_used_without_a_restart_and_a_bad_one_never() {
     replica.process().signal(Signal::HUP);
     eventually(LIMIT, "the second certificate is shown", async || {
         let now = shown(&papers, &house).await;
-        (now == second.to_vec())
-            .then_some(())
-            .ok_or_else(|| "still the first".to_owned())
+        so(now == second.to_vec(), || "still the first".to_owned())
     })
     .await;
 
@@ -207,9 +204,7 @@ async fn a_new_certificate_is_used_without_a_restart_and_a_bad_one_never() {
     eventually(LIMIT, "the bad pair is reported", async || {
         let metrics = replica.admin().metrics().await;
         let failed = metrics.sum("grapevine_tls_reloads_total", "failed");
-        (failed >= 1.0)
-            .then_some(())
-            .ok_or_else(|| format!("{failed} failed"))
+        so(failed >= 1.0, || format!("{failed} failed"))
     })
     .await;
     assert_eq!(shown(&papers, &house).await, second.to_vec());
@@ -332,7 +327,7 @@ async fn a_client_that_leaves_over_tls_frees_the_worker() {
             stream.write_all(extra).await.expect("taken");
             eventually(LIMIT, "the worker has it", async || {
                 let begun = worker.stats().in_flight == 1;
-                begun.then_some(()).ok_or_else(|| "not yet".to_owned())
+                so(begun, || "not yet".to_owned())
             })
             .await;
             let kept: Option<TcpStream> = match way {
@@ -363,9 +358,7 @@ async fn a_client_that_leaves_over_tls_frees_the_worker() {
             let (_, took) = eventually(LIMIT, "the worker is freed", async || {
                 let stats = worker.stats();
                 let freed = stats.clients_gone == 1 && stats.in_flight == 0;
-                freed
-                    .then_some(())
-                    .ok_or_else(|| format!("{way:?}, {extra:?}: {stats:?}"))
+                so(freed, || format!("{way:?}, {extra:?}: {stats:?}"))
             })
             .await;
             println!("{way:?} after {extra:?}: closed at the worker after {took:?}");
@@ -396,7 +389,7 @@ async fn a_client_that_does_not_read_over_tls_is_cut() {
     eventually(LIMIT, "the worker is freed", async || {
         let stats = house.workers[0].stats();
         let freed = stats.clients_gone == 1 && stats.in_flight == 0;
-        freed.then_some(()).ok_or_else(|| format!("{stats:?}"))
+        so(freed, || format!("{stats:?}"))
     })
     .await;
     // The bytes in the kernel still arrive, and then the connection ends without the rest.

@@ -5,17 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use grapevine_testbed::fake_worker::{Config, FakeWorker};
 use grapevine_tests::admin::Admin;
-use grapevine_tests::chat::{self, MODEL, Stream, chat, streamed};
+use grapevine_tests::chat::{self, CHATS, MODEL, Stream, chat, streamed};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1::{self, exchange};
 use grapevine_tests::invariants;
 use grapevine_tests::tls::{Authority, Front, Pair};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::{Value, json};
 
 use crate::house::{quick, until_log_says};
 
-const CHATS: &str = "/v1/chat/completions";
 const REQUESTS: usize = 40;
 const HOSTS: &[&str] = &["localhost", "127.0.0.1"];
 
@@ -34,9 +33,9 @@ async fn until_health_is(cluster: &Cluster, expected: &[&str]) {
     let admin = cluster.replicas[0].admin();
     eventually(LIMIT, "health is as expected", async || {
         let health = health(admin).await;
-        (health == expected)
-            .then_some(())
-            .ok_or_else(|| format!("{health:?}, not {expected:?}"))
+        so(health == expected, || {
+            format!("{health:?}, not {expected:?}")
+        })
     })
     .await;
 }
@@ -126,9 +125,7 @@ async fn https_workers_are_verified_and_shown_a_certificate() {
     long.leave(false);
     eventually(LIMIT, "the worker sees the close", async || {
         let gone: u64 = fakes.iter().map(|fake| fake.stats().clients_gone).sum();
-        (gone == 1)
-            .then_some(())
-            .ok_or_else(|| format!("{gone} gone"))
+        so(gone == 1, || format!("{gone} gone"))
     })
     .await;
     invariants::hold(&cluster, &fakes, &["the old ones stay"]).await;
@@ -190,7 +187,7 @@ async fn each_worker_gets_its_own_key_and_nobody_else_sees_it() {
         async || {
             let workers = admin.workers().await;
             let knows = workers.iter().all(|worker| worker.models == [MODEL]);
-            knows.then_some(()).ok_or_else(|| format!("{workers:?}"))
+            so(knows, || format!("{workers:?}"))
         },
     )
     .await;
@@ -219,9 +216,9 @@ async fn each_worker_gets_its_own_key_and_nobody_else_sees_it() {
     eventually(LIMIT, "the new key is sent", async || {
         spread().await;
         let seen = keys_seen(own);
-        seen.contains(&"Bearer second-own-key".to_owned())
-            .then_some(())
-            .ok_or_else(|| format!("{seen:?}"))
+        so(seen.contains(&"Bearer second-own-key".to_owned()), || {
+            format!("{seen:?}")
+        })
     })
     .await;
 
@@ -233,7 +230,7 @@ async fn each_worker_gets_its_own_key_and_nobody_else_sees_it() {
         let statuses = spread().await;
         let seen = keys_seen(moved);
         let there = !seen.is_empty() && statuses == [200];
-        there.then_some(()).ok_or_else(|| format!("{statuses:?}"))
+        so(there, || format!("{statuses:?}"))
     })
     .await;
     assert_eq!(keys_seen(moved), ["Bearer common-key"]);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{Config, FakeWorker, Fault, Rule};
 use grapevine_tests::admin::Explained;
-use grapevine_tests::chat::{self, Ending, MODEL, Stream, chat, streamed};
+use grapevine_tests::chat::{self, CHATS, Ending, MODEL, Stream, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -16,8 +16,6 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::admission;
 use crate::errors::assert_error;
 use crate::house::{House, quick};
-
-const CHATS: &str = "/v1/chat/completions";
 
 /// A URL at which nothing listens. The socket stays bound without listening, so no other process gets the
 /// port.
@@ -100,7 +98,7 @@ async fn all_workers_down_is_503_and_the_first_one_back_serves() {
     eventually(LIMIT, "all are unhealthy", async || {
         let workers = admin.workers().await;
         let all = workers.iter().all(|worker| worker.health == "unhealthy");
-        all.then_some(()).ok_or_else(|| format!("{workers:?}"))
+        so(all, || format!("{workers:?}"))
     })
     .await;
     let answer = http1::post(house.data(), CHATS, &chat("known to be down", 1)).await;
@@ -110,7 +108,7 @@ async fn all_workers_down_is_503_and_the_first_one_back_serves() {
         "balancers are told that nobody serves here",
         async || {
             let ready = admin.is_ready().await;
-            (!ready).then_some(()).ok_or_else(|| "ready".to_owned())
+            so(!ready, || "ready".to_owned())
         },
     )
     .await;
@@ -124,9 +122,7 @@ async fn all_workers_down_is_503_and_the_first_one_back_serves() {
     );
     let (_, took) = eventually(LIMIT, "served again", async || {
         let outcome = chat::stream(house.data(), &streamed("after", 1)).await;
-        (outcome.ending == Ending::Done)
-            .then_some(())
-            .ok_or_else(|| format!("{outcome:?}"))
+        so(outcome.ending == Ending::Done, || format!("{outcome:?}"))
     })
     .await;
     println!("served again {took:?} after a worker came back");
@@ -155,9 +151,7 @@ async fn an_idle_worker_serves_while_all_others_refuse() {
             eventually(LIMIT, "seven are known to be gone", async || {
                 let workers = admin.workers().await;
                 let gone = workers.iter().filter(|w| w.health == "unhealthy").count();
-                (gone == WORKERS - 1)
-                    .then_some(())
-                    .ok_or_else(|| format!("{workers:?}"))
+                so(gone == WORKERS - 1, || format!("{workers:?}"))
             })
             .await;
         }
@@ -203,7 +197,7 @@ async fn many_dead_workers_cost_a_request_a_few_connections() {
     eventually(LIMIT, "all are known to be gone", async || {
         let workers = admin.workers().await;
         let all = workers.iter().all(|worker| worker.health == "unhealthy");
-        all.then_some(()).ok_or_else(|| format!("{workers:?}"))
+        so(all, || format!("{workers:?}"))
     })
     .await;
     let before = connections().await;

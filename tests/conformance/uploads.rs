@@ -8,6 +8,7 @@ use grapevine_testbed::fake_worker::{Config, Entry};
 use grapevine_tests::chat::MODEL;
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection};
+use grapevine_tests::wait::so;
 use serde_json::Value;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
@@ -218,9 +219,9 @@ async fn a_large_upload_is_held_once() {
     let mut held = 0;
     grapevine_tests::wait::eventually(grapevine_tests::wait::LIMIT, "it has come", async || {
         held = process.resident_kib().saturating_sub(before);
-        (held >= (BYTES >> 10) as u64 * 9 / 10)
-            .then_some(())
-            .ok_or_else(|| format!("{held} KiB"))
+        so(held >= (BYTES >> 10) as u64 * 9 / 10, || {
+            format!("{held} KiB")
+        })
     })
     .await;
     println!(

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{exchange, post};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::house::{House, quick};
 
@@ -89,7 +89,7 @@ async fn workers_are_not_added_where_secrets_are() {
 /// Redirects every client, and counts them.
 struct Trap {
     address: SocketAddr,
-    task: AbortHandle,
+    _task: AbortOnDropHandle<()>,
     came: Arc<AtomicUsize>,
 }
 
@@ -112,19 +112,13 @@ impl Trap {
         });
         Self {
             address,
-            task: task.abort_handle(),
+            _task: AbortOnDropHandle::new(task),
             came,
         }
     }
 
     fn came(&self) -> usize {
         self.came.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Trap {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -135,9 +129,7 @@ async fn until_unhealthy(house: &House, id: &str) {
         let unhealthy = workers
             .iter()
             .any(|w| w.id == id && w.health == "unhealthy");
-        unhealthy
-            .then_some(())
-            .ok_or_else(|| format!("{workers:?}"))
+        so(unhealthy, || format!("{workers:?}"))
     })
     .await;
 }

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::http1::{self, Connection};
-use crate::wait::{LIMIT, eventually};
+use crate::wait::{LIMIT, eventually, so};
 
 /// The admin port of one replica.
 #[derive(Debug, Clone, Copy)]
@@ -197,7 +197,7 @@ impl Admin {
         let (_, took) = eventually(LIMIT, verdict, async || {
             let worker = self.worker(id).await;
             let is_so = worker.verdict == verdict;
-            is_so.then_some(()).ok_or_else(|| format!("{worker:?}"))
+            so(is_so, || format!("{worker:?}"))
         })
         .await;
         took

@@ -11,6 +11,9 @@ use crate::http1::{self, Connection, Cut, Head};
 /// Default model of all fake workers.
 pub const MODEL: &str = "fake-model";
 
+/// Where chats are sent.
+pub const CHATS: &str = "/v1/chat/completions";
+
 /// The request that asks for the headers about a placement.
 pub const EXPLAIN: (&str, &str) = ("x-grapevine-explain", "1");
 

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::admin::Admin;
 use crate::gate::Gate;
 use crate::process::{self, Process, Program, Signal};
-use crate::wait::{LIMIT, eventually};
+use crate::wait::{LIMIT, eventually, so};
 
 /// A look, a batch, and the time that a frame is held and under way on one machine.
 const NEWS: Duration = Duration::from_millis(50);
@@ -279,9 +279,7 @@ impl Cluster {
                 }
             }
             let rested = since.get_or_insert_with(Instant::now).elapsed();
-            (rested >= NEWS)
-                .then_some(())
-                .ok_or_else(|| format!("rests for {rested:?}"))
+            so(rested >= NEWS, || format!("rests for {rested:?}"))
         })
         .await;
     }

@@ -8,7 +8,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::net::UdpSocket;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
 
 /// Largest UDP payload.
 const PACKET_BYTES: usize = 65_536;
@@ -29,7 +30,7 @@ struct State {
 pub struct Gate {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
-    task: JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Gate {
@@ -39,7 +40,7 @@ impl Gate {
         let state = Arc::<Mutex<State>>::default();
         Self {
             address: public.local_addr().expect("it is bound"),
-            task: tokio::spawn(relay(public, Arc::clone(&state))),
+            _task: AbortOnDropHandle::new(tokio::spawn(relay(public, Arc::clone(&state)))),
             state,
         }
     }
@@ -70,12 +71,6 @@ impl Gate {
 
     fn target(&self) -> SocketAddr {
         look(&self.state).target.expect("its replica is started")
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 /// Paths that replicas request by themselves.
 const PROBES: [&str; 4] = ["/health", "/metrics", "/v1/models", "/kv_event_sources"];
@@ -38,7 +38,7 @@ impl Recorded {
 pub struct Recorder {
     address: SocketAddr,
     seen: Arc<Mutex<Seen>>,
-    task: JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
 }
 
 #[derive(Default)]
@@ -67,7 +67,7 @@ impl Recorder {
         Self {
             address,
             seen,
-            task,
+            _task: AbortOnDropHandle::new(task),
         }
     }
 
@@ -81,12 +81,6 @@ impl Recorder {
         let mut seen = self.seen.lock().expect("not poisoned");
         assert!(seen.faults.is_empty(), "malformed: {:#?}", seen.faults);
         std::mem::take(&mut seen.requests)
-    }
-}
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

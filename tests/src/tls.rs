@@ -17,10 +17,11 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::wait::LIMIT;
 
@@ -181,7 +182,7 @@ pub async fn shake_hands(
 pub struct Front {
     address: SocketAddr,
     accepted: Arc<AtomicUsize>,
-    task: AbortHandle,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Front {
@@ -210,7 +211,7 @@ impl Front {
         Self {
             address,
             accepted,
-            task: task.abort_handle(),
+            _task: AbortOnDropHandle::new(task),
         }
     }
 
@@ -222,11 +223,5 @@ impl Front {
     /// Its URL with this host.
     pub fn url(&self, host: &str) -> String {
         format!("https://{host}:{}", self.address.port())
-    }
-}
-
-impl Drop for Front {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }

@@ -30,6 +30,11 @@ pub async fn eventually<T>(
     }
 }
 
+/// A look of [`eventually`] at whether something is so; if not, what was seen.
+pub fn so(is: bool, seen: impl FnOnce() -> String) -> Result<(), String> {
+    if is { Ok(()) } else { Err(seen()) }
+}
+
 /// The value for which `probability` of `sorted` are smaller or equal (nearest rank).
 pub fn quantile(sorted: &[Duration], probability: f64) -> Duration {
     let rank = (sorted.len() as f64 * probability).ceil() as usize;

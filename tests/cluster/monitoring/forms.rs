@@ -6,7 +6,7 @@ use grapevine_tests::chat::{self, MODEL, streamed};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::collector::Collector;
 use grapevine_tests::http1;
-use grapevine_tests::wait::eventually;
+use grapevine_tests::wait::{eventually, so};
 use serde_json::Value;
 
 use super::LIMIT;
@@ -92,11 +92,7 @@ async fn protobuf_and_text_tell_a_prometheus_the_same() {
             eventually(LIMIT, "there is an exemplar", async || {
                 let found = prometheus.exemplars(&expression).await;
                 let id = |of: &Value| of["exemplars"][0]["labels"]["trace_id"] == TRACE;
-                found
-                    .iter()
-                    .any(id)
-                    .then_some(())
-                    .ok_or_else(|| format!("{found:?}"))
+                so(found.iter().any(id), || format!("{found:?}"))
             })
             .await;
         }

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use grapevine_tests::binary::grapevine;
 use grapevine_tests::cluster::Cluster;
 use grapevine_tests::http1;
-use grapevine_tests::wait::eventually;
+use grapevine_tests::wait::{eventually, so};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -61,9 +61,7 @@ impl Prometheus {
         let mut started = Self::spawn(cluster, features).await;
         eventually(LIMIT, "Prometheus is ready", async || {
             let answer = http1::get(started.address, "/-/ready").await;
-            (answer.head.status == 200)
-                .then_some(())
-                .ok_or_else(|| answer.text())
+            so(answer.head.status == 200, || answer.text())
         })
         .await;
         let replicas = cluster.running().count();
@@ -71,9 +69,7 @@ impl Prometheus {
             format!("count(up == 1) == {replicas} unless on () ALERTS{{alertname=\"NoReplica\"}}");
         eventually(LIMIT, "all replicas are scraped", async || {
             let answer = started.query(&seen).await;
-            (!answer.is_empty())
-                .then_some(())
-                .ok_or_else(|| format!("{answer:?}"))
+            so(!answer.is_empty(), || format!("{answer:?}"))
         })
         .await;
         started.watches_since = Instant::now();
@@ -196,7 +192,7 @@ impl Prometheus {
                 .alarms
                 .iter()
                 .all(|name| firing.iter().any(|f| f == name));
-            all.then_some(()).ok_or_else(|| format!("{firing:?}"))
+            so(all, || format!("{firing:?}"))
         })
         .await;
         let mut fired = self.fired().await;

@@ -12,7 +12,7 @@ use grapevine_tests::http1;
 use grapevine_tests::keys::{self, KeyFile};
 use grapevine_tests::process::Signal;
 use grapevine_tests::tls::Authority;
-use grapevine_tests::wait::eventually;
+use grapevine_tests::wait::{eventually, so};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -127,7 +127,7 @@ async fn every_expression_has_an_answer_and_alarms_fire_under_their_faults_alone
             }
         }
         let said = || format!("empty are\n{}", empty.join("\n"));
-        empty.is_empty().then_some(()).ok_or_else(said)
+        so(empty.is_empty(), said)
     })
     .await;
     println!("{} expressions have answers", expressions.len());

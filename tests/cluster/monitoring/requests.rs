@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{FakeWorker, Fault, How, Point, Rule, When};
-use grapevine_tests::chat::{self, chat, streamed};
+use grapevine_tests::chat::{self, CHATS, chat, streamed};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1::{self, Connection};
 use grapevine_tests::process::{Program, Signal};
@@ -15,8 +15,6 @@ use serde_json::Value;
 
 use super::faults;
 use super::prometheus::Prometheus;
-
-const CHATS: &str = "/v1/chat/completions";
 
 /// Requests with this text get this fault.
 fn rule(workers: &[FakeWorker], text: &str, fault: &Fault) {

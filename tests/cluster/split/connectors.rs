@@ -7,7 +7,7 @@ use grapevine_tests::chat::distinct;
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
 use grapevine_tests::invariants;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::Value;
 
 use super::scene::{CHATS, Member, Scene, as_stream, legs, next, scene, short};
@@ -91,9 +91,7 @@ async fn outlives_a_restart(scene: &Scene) {
             Some(&hold.engine_id) == engine.as_ref() && hold.state == HoldState::Read
         };
         let count = prefill.holds().iter().filter(is_fetched).count();
-        (count > 1)
-            .then_some(())
-            .ok_or_else(|| format!("{count} prompts"))
+        so(count > 1, || format!("{count} prompts"))
     })
     .await;
 }
@@ -138,9 +136,7 @@ async fn a_restart_that_is_known_costs_no_push() {
     prefill.restart();
     eventually(LIMIT, "its restart is known", async || {
         let epoch = admin.worker(&prefill.url()).await.epoch;
-        (epoch > before)
-            .then_some(())
-            .ok_or_else(|| format!("{epoch}"))
+        so(epoch > before, || format!("{epoch}"))
     })
     .await;
     for chat in &chats[2..] {
@@ -271,9 +267,9 @@ async fn blocks_of_another_size_are_learned_and_make_no_pair() {
             .iter()
             .filter(|worker| **worker == other)
             .count();
-        (still == 0 && found.agreed == 60)
-            .then_some(())
-            .ok_or_else(|| format!("{still} prompts"))
+        so(still == 0 && found.agreed == 60, || {
+            format!("{still} prompts")
+        })
     })
     .await;
     for chat in chats(10) {

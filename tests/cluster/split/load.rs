@@ -7,7 +7,7 @@ use grapevine_tests::admin::Worker;
 use grapevine_tests::chat::{Stream, distinct};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 
 use serde_json::Value;
 
@@ -18,9 +18,7 @@ async fn sees(scene: &Scene, worker: &FakeWorker, what: &str, is_so: impl Fn(&Wo
     let other = scene.cluster.replicas[1].admin();
     eventually(LIMIT, what, async || {
         let seen = other.worker(&worker.url()).await;
-        is_so(&seen)
-            .then_some(())
-            .ok_or_else(|| format!("{seen:?}"))
+        so(is_so(&seen), || format!("{seen:?}"))
     })
     .await;
 }
@@ -128,9 +126,7 @@ async fn streams_through_all_replicas_spread_over_decode_workers() {
         // The next replica has heard of it.
         eventually(LIMIT, "load travels", async || {
             let sum = sum().await;
-            (sum == (number + 1) as f64)
-                .then_some(())
-                .ok_or_else(|| format!("{sum}"))
+            so(sum == (number + 1) as f64, || format!("{sum}"))
         })
         .await;
     }

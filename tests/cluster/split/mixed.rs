@@ -6,7 +6,7 @@ use grapevine_testbed::fake_worker::{FakeWorker, Leg, Role, StopMode};
 use grapevine_tests::chat::{Ending, MODEL, Stream, distinct};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::invariants::agreement;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::{Value, json};
 
 use super::scene::{CHATS, Member, Scene, as_stream, halves, legs, scene, seen, short};
@@ -43,9 +43,9 @@ async fn all_use(scene: &Scene, url: &str, leg: Leg) {
             Leg::Decode => &found.workers,
         };
         let used = named.iter().filter(|worker| *worker == url).count();
-        (found.agreed == chats.len() && used > 0)
-            .then_some(())
-            .ok_or_else(|| format!("{used} prompts, {} agreed", found.agreed))
+        so(found.agreed == chats.len() && used > 0, || {
+            format!("{used} prompts, {} agreed", found.agreed)
+        })
     })
     .await;
 }
@@ -101,9 +101,7 @@ async fn drains(role: Role, leg: Leg) {
     for replica in &scene.cluster.replicas {
         eventually(LIMIT, "all know that it drains", async || {
             let worker = replica.admin().worker(&drained.url()).await;
-            (worker.state == "draining")
-                .then_some(())
-                .ok_or_else(|| worker.state.clone())
+            so(worker.state == "draining", || worker.state.clone())
         })
         .await;
     }

@@ -3,7 +3,7 @@
 use grapevine_testbed::fake_worker::{FakeWorker, Fault, Role, StopMode};
 use grapevine_tests::chat::distinct;
 use grapevine_tests::cluster::Plan;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::{Value, json};
 
 use super::scene::{Member, Scene, halves, next, scene, seen, short};
@@ -22,7 +22,7 @@ async fn die(scene: &Scene, workers: &[&FakeWorker]) {
         eventually(LIMIT, "it is known to be dead", async || {
             let seen = admin.worker(&worker.url()).await;
             let is_dead = seen.verdict == "unreachable" || seen.verdict == "unhealthy";
-            is_dead.then_some(()).ok_or_else(|| format!("{seen:?}"))
+            so(is_dead, || format!("{seen:?}"))
         })
         .await;
     }
@@ -35,9 +35,9 @@ async fn is_gone(scene: &Scene, worker: &FakeWorker) {
         let workers = admin.workers().await;
         let is_there = workers.iter().any(|seen| seen.id == worker.url());
         let rings = admin.ring().await.workers;
-        (!is_there && rings == workers.len())
-            .then_some(())
-            .ok_or_else(|| format!("{rings} in rings, {workers:?}"))
+        so(!is_there && rings == workers.len(), || {
+            format!("{rings} in rings, {workers:?}")
+        })
     })
     .await;
 }
@@ -258,9 +258,10 @@ async fn the_half_that_has_no_worker_left_is_named() {
         eventually(LIMIT, "its drain is known", async || {
             let answer = scene.ask(&chat()).await;
             let message = answer.body["error"]["message"].as_str();
-            (answer.status() == 503 && message == Some(&*expected))
-                .then_some(())
-                .ok_or_else(|| format!("{answer:?}"))
+            so(
+                answer.status() == 503 && message == Some(&*expected),
+                || format!("{answer:?}"),
+            )
         })
         .await;
     }

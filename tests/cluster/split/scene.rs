@@ -10,7 +10,7 @@ use grapevine_tests::chat::{self, EXPLAIN, MODEL};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1::{self, Response};
 use grapevine_tests::invariants;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::Value;
 
 pub(super) const CHATS: &str = "/v1/chat/completions";
@@ -276,7 +276,7 @@ impl Scene {
     pub(super) async fn metric_is(&self, replica: usize, name: &str, label: &str, value: f64) {
         eventually(LIMIT, name, async || {
             let is = self.metric(replica, name, label).await;
-            (is == value).then_some(()).ok_or_else(|| format!("{is}"))
+            so(is == value, || format!("{is}"))
         })
         .await;
     }
@@ -290,9 +290,9 @@ impl Scene {
     pub(super) async fn ends_with(&self, held: usize) {
         eventually(LIMIT, "blocks are given back", async || {
             let found = self.workers.iter().map(held_at).sum::<usize>();
-            (found == held)
-                .then_some(())
-                .ok_or_else(|| format!("blocks of {found} prompts are kept, not of {held}"))
+            so(found == held, || {
+                format!("blocks of {found} prompts are kept, not of {held}")
+            })
         })
         .await;
         invariants::hold(&self.cluster, &self.workers, &[]).await;
@@ -347,10 +347,7 @@ pub(super) fn always(worker: &FakeWorker, fault: Fault) {
 /// Waits until something holds.
 pub(super) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     eventually(LIMIT, what, async || {
-        holds()
-            .await
-            .then_some(())
-            .ok_or_else(|| "not yet".to_owned())
+        so(holds().await, || "not yet".to_owned())
     })
     .await;
 }

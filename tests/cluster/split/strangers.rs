@@ -5,7 +5,7 @@ use grapevine_tests::admin::Explained;
 use grapevine_tests::chat::{MODEL, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::{Value, json};
 
 use super::scene::{Member, Scene, halves, scene, seen};
@@ -61,9 +61,7 @@ async fn a_short_prompt_needs_no_prefill_worker() {
     let brief = chat("Hello", 3);
     eventually(LIMIT, "the worker is gone", async || {
         let long = scene.ask(&chat(&"a long story ".repeat(40), 3)).await;
-        (long.status() == 503)
-            .then_some(())
-            .ok_or_else(|| format!("{long:?}"))
+        so(long.status() == 503, || format!("{long:?}"))
     })
     .await;
     let answer = scene.ask(&brief).await.good();
@@ -127,9 +125,9 @@ async fn while_no_whole_worker_can_be_used_the_model_is_as_if_it_had_none() {
     let goes_to = async |worker: &str| {
         eventually(LIMIT, "it is answered there", async || {
             let answer = scene.ask(&two).await.good();
-            (answer.pair() == (None, Some(worker)))
-                .then_some(())
-                .ok_or_else(|| format!("{answer:?}"))
+            so(answer.pair() == (None, Some(worker)), || {
+                format!("{answer:?}")
+            })
         })
         .await;
     };

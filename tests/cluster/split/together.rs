@@ -4,7 +4,7 @@ use grapevine_testbed::fake_worker::{Canned, Connector, FakeWorker, Fault, KvFau
 use grapevine_tests::chat::{self, Ending};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::{Value, json};
 
 use super::scene::{Member, Scene, as_stream, legs, next, scene, short};
@@ -123,9 +123,7 @@ async fn a_good_answer_proves_that_its_prompt_was_computed() {
         let expected = scene
             .metric(0, "grapevine_expected_tokens_total", &label)
             .await;
-        (expected > 0.0)
-            .then_some(())
-            .ok_or_else(|| format!("{expected} tokens"))
+        so(expected > 0.0, || format!("{expected} tokens"))
     })
     .await;
     scene.ends().await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{Canned, Drip, Fault, KvFault, Leg, SideChannelState};
 use grapevine_tests::cluster::Plan;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -63,9 +63,7 @@ async fn a_closed_side_channel_is_found_by_one_request_and_told_to_all_replicas(
     eventually(LIMIT, "it is used again", async || {
         let chat = fresh.next().expect("there are enough");
         let prefill = timed(&scene, 0, &chat).await.0;
-        (prefill == Some(broken.url()))
-            .then_some(())
-            .ok_or_else(|| format!("{prefill:?}"))
+        so(prefill == Some(broken.url()), || format!("{prefill:?}"))
     })
     .await;
     println!("used again {:?} after it was opened", begun.elapsed());
@@ -75,9 +73,7 @@ async fn a_closed_side_channel_is_found_by_one_request_and_told_to_all_replicas(
             let chat = fresh.next().expect("there are enough");
             timed(&scene, replica, &chat).await;
             let worker = admin.worker(&broken.url()).await;
-            (worker.verdict == "good")
-                .then_some(())
-                .ok_or_else(|| format!("{worker:?}"))
+            so(worker.verdict == "good", || format!("{worker:?}"))
         })
         .await;
     }
@@ -166,9 +162,9 @@ async fn the_only_prefill_worker_stays_in_use_after_one_failure() {
     admin.remove(&other.url()).await;
     eventually(LIMIT, "one is left", async || {
         let explained = computes(&scene, 0, &others[1]).await;
-        (explained == Some(suspected.url()))
-            .then_some(())
-            .ok_or_else(|| format!("{explained:?}"))
+        so(explained == Some(suspected.url()), || {
+            format!("{explained:?}")
+        })
     })
     .await;
     let own_words = Canned {

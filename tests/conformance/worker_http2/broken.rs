@@ -2,7 +2,7 @@
 
 use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
 use grapevine_tests::http1::{self};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 
 use crate::errors::assert_error;
 use crate::h2_floods::{CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, frame};
@@ -174,9 +174,7 @@ async fn an_answer_is_whole_with_the_last_byte_that_its_head_promised() {
     eventually(LIMIT, "both have succeeded", async || {
         let metrics = admin.metrics().await;
         let ended = metrics.sum("grapevine_requests_total", "outcome=\"success\"");
-        (ended == 2.0)
-            .then_some(())
-            .ok_or_else(|| format!("{ended}"))
+        so(ended == 2.0, || format!("{ended}"))
     })
     .await;
 }

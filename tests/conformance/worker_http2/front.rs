@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::TryStreamExt;
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::tls::Pair;
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http2;
@@ -170,9 +170,7 @@ pub(super) async fn until_healthy(house: &House, count: usize) {
     eventually(LIMIT, "workers are healthy", async || {
         let known = admin.workers().await;
         let healthy = known.iter().filter(|worker| worker.health == "healthy");
-        (healthy.count() == count)
-            .then_some(())
-            .ok_or_else(|| format!("{known:?}"))
+        so(healthy.count() == count, || format!("{known:?}"))
     })
     .await;
 }

@@ -9,11 +9,11 @@ use std::path::Path;
 
 use futures_util::StreamExt;
 use grapevine_testbed::fake_worker::Rule;
-use grapevine_tests::chat::{self, Ending, MODEL, Stream, chat, streamed};
+use grapevine_tests::chat::{self, CHATS, Ending, MODEL, Stream, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, request};
 use grapevine_tests::tls::{Authority, Front};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Duration, Instant, sleep};
 
@@ -23,8 +23,6 @@ use crate::odd_workers::raw_worker;
 use crate::slow_reader::long_answer;
 
 use self::front::*;
-
-const CHATS: &str = "/v1/chat/completions";
 
 fn quoted(path: &Path) -> String {
     format!("{:?}", path.display().to_string())
@@ -90,9 +88,7 @@ async fn who_leaves_is_gone_from_the_worker() {
             leaves.leave(by_reset);
             eventually(LIMIT, "the worker sees it", async || {
                 let seen = house.workers[0].stats().clients_gone;
-                (seen == gone)
-                    .then_some(())
-                    .ok_or_else(|| format!("{seen} gone"))
+                so(seen == gone, || format!("{seen} gone"))
             })
             .await;
             println!("left, and gone at the worker after {:?}", left.elapsed());

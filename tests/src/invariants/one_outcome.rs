@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::cluster::{Cluster, Replica};
-use crate::wait::{LIMIT, eventually};
+use crate::wait::{LIMIT, eventually, so};
 
 pub(super) async fn for_every_request(cluster: &Cluster) {
     for replica in cluster.running() {
@@ -14,8 +14,9 @@ pub(super) async fn for_every_request(cluster: &Cluster) {
             let twice: Vec<_> = logged.iter().filter(|(_, times)| **times > 1).collect();
             assert!(twice.is_empty(), "more than one outcome: {twice:?}");
             let same = counted == logged.len() as f64;
-            same.then_some(())
-                .ok_or_else(|| format!("{counted} counted, {} logged", logged.len()))
+            so(same, || {
+                format!("{counted} counted, {} logged", logged.len())
+            })
         })
         .await;
     }

@@ -1,7 +1,7 @@
 //! Ring digests are equal on all live replicas.
 
 use crate::cluster::Cluster;
-use crate::wait::{LIMIT, eventually};
+use crate::wait::{LIMIT, eventually, so};
 
 pub(super) async fn are_equal(cluster: &Cluster) {
     eventually(LIMIT, "equal ring digests", async || {
@@ -10,7 +10,7 @@ pub(super) async fn are_equal(cluster: &Cluster) {
             rings.push(replica.admin().ring().await);
         }
         let equal = rings.windows(2).all(|pair| pair[0] == pair[1]);
-        equal.then_some(()).ok_or_else(|| format!("{rings:?}"))
+        so(equal, || format!("{rings:?}"))
     })
     .await;
 }
