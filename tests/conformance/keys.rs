@@ -226,9 +226,10 @@ async fn a_key_may_ask_for_its_models_only() {
         (&free, Some("b"), &["b"], None),
         (&bound, Some(MODEL), &[], None),
         (&bound, Some("b"), &[], Some(404)),
-        (&bound, None, &["b"], Some(404)),
+        (&bound, None, &["b"], Some(403)),
+        (&bound, None, &[MODEL], Some(403)),
         (&bound, Some(MODEL), &["b"], Some(400)),
-        (&bound, None, &[MODEL, "b"], Some(400)),
+        (&free, None, &[MODEL, "b"], Some(400)),
         (&free, Some("b"), &[MODEL], Some(400)),
     ] {
         let mut body = chat("hello", 1);

@@ -295,6 +295,15 @@ async fn with_a_token_a_session_opens_the_page_and_nothing_else() {
     let by_token = get(admin, "/", &[("authorization", &bearer)]).await;
     assert_eq!(by_token.head.status, 200);
     // What a proxy on the way asks for, and passes on.
+    let refusals = async || {
+        let metrics = get(admin, "/metrics", &[("authorization", &bearer)]).await;
+        let text = metrics.text();
+        let line = text
+            .lines()
+            .find(|line| line.contains("admin_refusals_total{reason=\"token\"}"));
+        line.expect("counted").to_owned()
+    };
+    let before = refusals().await;
     for of_proxy in ["Basic YTpi", "Bearer of-somebody"] {
         let of_proxy = ("authorization", of_proxy);
         let in_session = get(admin, "/", &[of_proxy, ("cookie", cookie)]).await;
@@ -303,6 +312,7 @@ async fn with_a_token_a_session_opens_the_page_and_nothing_else() {
         assert_eq!(stranger.head.status, 401);
         assert!(stranger.text().contains("Sign in"), "{}", stranger.text());
     }
+    assert_eq!(refusals().await, before, "nobody tried the token");
     let ended = post(admin, "/page/logout", Some(OWN), cookie, "").await;
     assert_eq!(ended.head.status, 200, "{}", ended.text());
     assert_eq!(

@@ -5,6 +5,7 @@ use http::request::Parts as Head;
 use super::Admin;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
+use crate::config::Secret;
 use crate::tenants::bearer;
 
 impl Admin {
@@ -16,8 +17,7 @@ impl Admin {
             let checked = gate.check_host(&head.headers, head.uri.authority());
             return checked.map_err(|refused| self.refusal(refused));
         };
-        let sent = bearer(&head.headers).unwrap_or_default();
-        if is_equal(token.reveal().as_bytes(), sent) {
+        if has_token(head, token) {
             return Ok(());
         }
         self.refused("token");
@@ -26,6 +26,12 @@ impl Admin {
             "the admin API needs its token as `Authorization: Bearer <token>`",
         ))
     }
+}
+
+/// Whether a caller has the token.
+pub(super) fn has_token(head: &Head, token: &Secret) -> bool {
+    let sent = bearer(&head.headers).unwrap_or_default();
+    is_equal(token.reveal().as_bytes(), sent)
 }
 
 /// Takes as long for a nearly right token as for a wrong one.

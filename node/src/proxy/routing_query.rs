@@ -304,7 +304,7 @@ impl<'a> Read<'a> {
                 let mut view = BodyView::parse(input.endpoint, body)?;
                 let model_at = view.model_at(body).map(Alias::Json);
                 if input.endpoint == Endpoint::Invocations {
-                    name_by_head(&mut view, headers)?;
+                    name_by_head(&mut view, headers, input.caller)?;
                 }
                 Ok(Self { view, model_at })
             }
@@ -334,12 +334,18 @@ impl<'a> Read<'a> {
 }
 
 /// SageMaker's clients may name the model in the head alone. Where head and body name two, engines differ in which they
-/// take.
-fn name_by_head<'a>(view: &mut BodyView<'a>, head: &'a HeaderMap) -> Result<(), ApiError> {
+/// take; and some do not read the head, so that it names none for a caller who may ask for some models only.
+fn name_by_head<'a>(
+    view: &mut BodyView<'a>,
+    head: &'a HeaderMap,
+    caller: Caller<'_>,
+) -> Result<(), ApiError> {
+    let is_bound = matches!(caller, Caller::Keyed(key) if !key.may_ask_for(None));
     for value in head.get_all(headers::ADAPTER) {
         let name = std::str::from_utf8(value.as_bytes()).ok();
         match (name, &view.model) {
             (Some(""), _) => {}
+            (Some(_), None) if is_bound => {}
             (Some(name), None) => view.model = Some(Text(name.into())),
             (Some(name), Some(model)) if name == model.0 => {}
             _ => {

@@ -1,7 +1,7 @@
 //! Who hears whom, as a table: from what `GET /links` answers. Pure.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ pub struct Matrix {
     pub rows: Vec<Vec<Cell>>,
     /// How many replicas are not shown.
     pub more: usize,
-    /// Each of those that are not shown hears all others of them.
+    /// Each of those that are not shown hears all others, and all others hear it.
     pub rest_is_well: bool,
 }
 
@@ -62,15 +62,28 @@ impl Matrix {
         let mut rest = Vec::new();
         if all.len() > most {
             shown.sort_by_cached_key(broken);
-            rest = shown.split_off(most);
+            let is_broken = |one: usize, other: usize| is_bad(one, other) || is_bad(other, one);
+            // With each one whose broken links lead to nobody here goes one at their other end.
+            let (mut taken, mut left) = (Vec::with_capacity(most), VecDeque::from(shown));
+            while taken.len() < most {
+                let Some(next) = left.pop_front() else { break };
+                taken.push(next);
+                let is_seen = taken.iter().any(|other| is_broken(next, *other));
+                let partner = left.iter().position(|other| is_broken(next, *other));
+                if let Some(partner) = partner.filter(|_| !is_seen && taken.len() < most) {
+                    taken.extend(left.remove(partner));
+                }
+            }
+            rest = left.into();
+            shown = taken;
             shown.sort_unstable();
         }
         let row = |of: &usize| shown.iter().map(|other| cells[*of][*other]).collect();
-        let hears_all = |of: &usize| !rest.iter().any(|other| is_bad(*of, *other));
+        let is_well = |of: usize| !others.clone().any(|at| is_bad(of, at) || is_bad(at, of));
         Self {
             rows: shown.iter().map(row).collect(),
             more: rest.len(),
-            rest_is_well: rest.iter().all(hears_all),
+            rest_is_well: rest.iter().all(|of| is_well(*of)),
             ids: shown.iter().map(|at| all[*at].clone()).collect(),
         }
     }
@@ -78,9 +91,9 @@ impl Matrix {
     /// What is to be said of the replicas that are not shown.
     pub fn rest_in_words(&self) -> &'static str {
         match self.rest_is_well {
-            true => "replicas, all of which hear each other",
+            true => "replicas, all of which hear all others and are heard",
             false => {
-                "replicas, not all of which are known to hear each other: grapevine status --links shows them"
+                "replicas, not all of which are known to hear all others: grapevine status --links shows them"
             }
         }
     }
@@ -146,23 +159,55 @@ mod tests {
         assert_eq!(Matrix::of(&Value::Null, 9).ids.len(), 0, "an older release");
     }
 
+    /// Two racks do not hear each other, a third one hears both: so all live.
+    #[test]
+    fn a_cut_between_those_that_are_shown_and_those_that_are_not_is_shown() {
+        let ids: Vec<String> = ["a", "b", "c"]
+            .iter()
+            .flat_map(|rack| (10..26).map(move |at| format!("{rack}{at}")))
+            .collect();
+        let is_cut = |of: &str, other: &str| {
+            of[..1] != other[..1] && !of.starts_with('c') && !other.starts_with('c')
+        };
+        let row = |of: &String| {
+            let others = ids.iter().filter(|id| *id != of);
+            let hears = others
+                .map(|id| json!({ "replica": id, "ago_ms": (!is_cut(of, id)).then_some(120) }));
+            json!({ "replica": of, "hears": hears.collect::<Vec<_>>() })
+        };
+        let answer = json!({ "replica": "c10", "links": ids.iter().map(row).collect::<Vec<_>>() });
+        let matrix = Matrix::of(&answer, 16);
+        assert_eq!((matrix.ids.len(), matrix.more), (16, 32));
+        assert!(
+            matrix
+                .rows
+                .iter()
+                .flatten()
+                .any(|cell| *cell == Cell::Unheard)
+        );
+        assert!(
+            !matrix.rest_is_well,
+            "they are cut from those that are shown"
+        );
+    }
+
     /// A replica that nobody hears has no link that works with anybody.
     #[test]
     fn one_that_is_not_heard_does_not_hide_a_broken_pair() {
         let ids: Vec<_> = (0..40).map(|n| format!("r{n:02}")).collect();
-        let answer = |unheard: &[(&str, &str)]| {
+        let answer = |silent: &str, unheard: &[(&str, &str)]| {
             let row = |of: &String| {
                 let others = ids.iter().filter(|id| *id != of);
                 let hears = others.map(|id| {
                     let is_heard = !unheard.contains(&(&**of, &**id));
                     json!({ "replica": id, "ago_ms": is_heard.then_some(120) })
                 });
-                let hears = (of != "r30").then(|| hears.collect::<Vec<_>>());
+                let hears = (of != silent).then(|| hears.collect::<Vec<_>>());
                 json!({ "replica": of, "hears": hears })
             };
             json!({ "links": ids.iter().map(row).collect::<Vec<_>>() })
         };
-        let matrix = Matrix::of(&answer(&[("r38", "r39")]), 16);
+        let matrix = Matrix::of(&answer("r30", &[("r38", "r39")]), 16);
         for id in ["r30", "r38", "r39"] {
             assert!(
                 matrix.ids.iter().any(|shown| shown == id),
@@ -170,8 +215,10 @@ mod tests {
             );
         }
         assert_eq!((matrix.ids.len(), matrix.more), (16, 24));
-        assert!(matrix.rest_is_well && matrix.rest_in_words().contains("all of which hear"));
-        let matrix = Matrix::of(&answer(&[("r37", "r36"), ("r38", "r39")]), 3);
+        assert!(!matrix.rest_is_well, "whether r30 hears them is not known");
+        let matrix = Matrix::of(&answer("", &[("r38", "r39")]), 16);
+        assert!(matrix.rest_is_well && matrix.rest_in_words().contains(", all of which hear"));
+        let matrix = Matrix::of(&answer("", &[("r37", "r36"), ("r38", "r39")]), 3);
         assert!(!matrix.rest_is_well, "{matrix:?}");
         assert!(!matrix.rest_in_words().contains(", all of which hear"));
     }

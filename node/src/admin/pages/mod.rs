@@ -34,12 +34,12 @@ use super::body::{BodyLimits, read_within};
 use super::methods::asked;
 use super::query::Query;
 use super::query::decoded;
+use super::token::has_token;
 use super::{Admin, gate};
 use crate::api::ApiError;
 use crate::page::html::login::{self, Notice};
 use crate::page::html::{SCRIPT, STYLE, Shell, encoded, explain};
 use crate::page::model::{Listed, MODELS_SHOWN};
-use crate::tenants::bearer;
 
 pub(super) use self::live::LiveBody;
 use self::live::Viewers;
@@ -195,8 +195,7 @@ impl Admin {
         if id.is_some_and(|id| self.pages.sessions.is_known(&id, token)) {
             return Ok(Visitor::WithSession);
         }
-        let has_token = bearer(&head.headers).is_some() && self.check_caller(head).is_ok();
-        Ok(match has_token {
+        Ok(match has_token(head, token) {
             true => Visitor::WithToken,
             false => Visitor::Stranger,
         })

@@ -91,28 +91,28 @@ impl Asker {
         for (other, ids) in named.into_values() {
             let turns = Arc::clone(&turns);
             let ids: Vec<String> = ids.into_iter().cloned().collect();
+            let wanted = wanted.clone();
             asking.spawn(async move {
                 let _turn = turns.acquire().await;
                 let answer = within(&other, other.get(&["cluster"])).await.ok()?;
-                is_one_of(&ids, &answer).then_some((other, ids))
+                // Whoever else answers there is not asked for more.
+                is_one_of(&ids, &answer).then_some(())?;
+                let picture = within(&other, answers(&other, &wanted)).await.ok()?;
+                is_one_of(&ids, &picture.cluster).then_some((other, picture))
             });
         }
         // Whatever is wrong with one, or whoever else answers there: the next one may be the one that is meant.
         while let Some(answered) = asking.join_next().await {
-            let Ok(Some((other, ids))) = answered else {
+            let Ok(Some((other, picture))) = answered else {
                 continue;
             };
-            let picture = self.picture(&other, wanted).await;
-            let is_it = |picture: &Picture| is_one_of(&ids, &picture.cluster);
-            if let Some(picture) = picture.ok().filter(is_it) {
-                let (before, url) = (self.client.url(), other.url());
-                let id = field(&picture.cluster, "replica");
-                self.notice = Some(format!(
-                    "{before} gives no answer; {id} at {url} is asked instead"
-                ));
-                self.client = other;
-                return Ok(self.remember(picture));
-            }
+            let (before, url) = (self.client.url(), other.url());
+            let id = field(&picture.cluster, "replica");
+            self.notice = Some(format!(
+                "{before} gives no answer; {id} at {url} is asked instead"
+            ));
+            self.client = other;
+            return Ok(self.remember(picture));
         }
         Err(failure)
     }

@@ -279,7 +279,7 @@ fn replicas_that_are_not_asked_do_not_hide_what_happened() {
     let text = frame(&mut app, 80, 24);
     assert!(text.contains("23:59:59  ▼ fault   r4 is dead"), "{text}");
     assert!(
-        text.contains("▲ 20 replicas not asked: key 7 says why"),
+        text.contains("▲ 20 replicas not asked: view 7, or `grapevine events`"),
         "{text}"
     );
     app.view = View::Events;

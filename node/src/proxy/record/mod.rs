@@ -370,7 +370,11 @@ impl Record {
         if let Some(trace) = &mut self.trace {
             trace.attempt_failed(failure.as_str(), failure.status());
         }
-        if let Some(recorded) = self.recorded.take() {
+        // What its time ended may have been computed long before.
+        let is_lost = |recorded: &RecordedPlacement| {
+            !matches!(failure, Failure::OutOfTime) || !recorded.is_computed()
+        };
+        if let Some(recorded) = self.recorded.take().filter(is_lost) {
             self.cluster.cache_view().retract(recorded);
         }
     }

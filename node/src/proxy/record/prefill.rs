@@ -71,16 +71,22 @@ impl Record {
         }
     }
 
+    /// The prefill worker has computed the prompt, whatever comes of the answer.
+    pub fn prefill_computed(&mut self) {
+        let leg = self.prefill.as_mut();
+        if let Some(recorded) = leg.and_then(|leg| leg.recorded.as_mut()) {
+            recorded.settle();
+        }
+    }
+
     /// The prefill worker has computed the prompt; `usage`: what it says of it.
     pub fn prefilled(&mut self, at: Instant, usage: Option<Usage>) {
         if let Some(trace) = &mut self.trace {
             trace.prefill_ended(None);
         }
+        self.prefill_computed();
         let Some(leg) = &mut self.prefill else { return };
         leg.took = Some(at.saturating_duration_since(leg.begun));
-        if let Some(recorded) = &mut leg.recorded {
-            recorded.settle();
-        }
         let Some(usage) = usage else { return };
         leg.cached_tokens = usage.cached_tokens;
         let has_told = usage.cached_tokens.is_some();

@@ -17,6 +17,7 @@ use super::legs::{self, Prefilled};
 use super::outcomes::forget;
 use super::pair::{First, Pair, PlacedHalf, UnderWay};
 use super::plan::ToPair;
+use crate::cluster::RecordedPlacement;
 use crate::http::headers::RANK;
 use crate::proxy::division::blame::Fault;
 use crate::proxy::record::Record;
@@ -139,7 +140,8 @@ impl ToPair<'_> {
                 let sent = decode.placed.send_on(dispatch, &outgoing, terms, verdict);
                 sent.await.map_err(End::Decode)
             });
-            both(computing, answering, outgoing.stream, &mut done).await
+            let heard = || self.record.prefill_computed();
+            both(computing, answering, outgoing.stream, &mut done, heard).await
         };
         if let Some(computed) = &done {
             self.prefilled(computed);
@@ -240,6 +242,10 @@ impl ToPair<'_> {
     ) -> UnderWay {
         let worker = Arc::clone(decode.worker());
         let (reason, recorded) = (decode.placed.reason(), decode.recorded.sent());
+        let recorded = match outgoing.stream {
+            true => recorded,
+            false => recorded.map(RecordedPlacement::comes_whole),
+        };
         self.record.decode_placed(&worker, reason, recorded);
         self.record.propagate(&mut outgoing.headers);
         UnderWay {
@@ -262,22 +268,26 @@ impl ToPair<'_> {
 }
 
 /// Both legs to their ends, or to that of the one which decides. A good answer proves that the blocks have come: what the
-/// worker of the prompt says after that is worth a moment and no more. `done`: what it said.
+/// worker of the prompt says after that is worth a moment and no more. `done`: what it said. `heard` is called once the
+/// prompt is known to be computed: the client may leave while the answer is waited for.
 async fn both(
     mut computing: Pin<&mut impl Future<Output = Result<Computed, End>>>,
     mut answering: Pin<&mut impl Future<Output = Result<Sent, End>>>,
     streamed: bool,
     done: &mut Option<Computed>,
+    heard: impl FnOnce(),
 ) -> Result<Sent, End> {
     tokio::select! {
         biased;
         computed = &mut computing => {
             let computed = done.insert(computed?);
+            heard();
             computed.until(answering, streamed).await
         }
         sent = &mut answering => {
             let sent = sent?;
             if sent.answer.status().is_success() {
+                heard();
                 // Neither its failure nor its silence takes the answer away.
                 let last_word = timeout(AFTERWARDS, computing).await;
                 *done = last_word.ok().and_then(Result::ok);

@@ -20,7 +20,7 @@ use crate::shown::{field, rows};
 /// Rings differ for a moment after each change of the workers; what differs for longer than this lasts.
 const SECOND_LOOK: Duration = Duration::from_secs(3);
 
-/// Other replicas that are asked at once: each answers with thousands of workers, page by page.
+/// Other replicas that are asked for their workers at once: each answers with thousands of them, page by page.
 const ASKED_AT_ONCE: usize = 8;
 
 /// Asks the replica, and those that it names.
@@ -38,7 +38,7 @@ pub(in super::super) async fn gather(client: &AdminClient) -> Result<ClusterFact
     let own = field(&cluster, "replica");
     let troubled = workers.iter().filter(|row| is_troubled(row)).cloned();
     let mut facts = ClusterFacts {
-        replicas: vec![replica(client, &own, Some(troubled.collect())).await?],
+        replicas: vec![replica(client, &own, Ok(troubled.collect())).await?],
         workers,
         sources: rows(&discovery, "sources").to_vec(),
         ..ClusterFacts::default()
@@ -55,8 +55,7 @@ pub(in super::super) async fn gather(client: &AdminClient) -> Result<ClusterFact
         };
         let turns = Arc::clone(&turns);
         asking.spawn(async move {
-            let _turn = turns.acquire().await;
-            let asked = replica(&other, &id, None).await;
+            let asked = replica(&other, &id, Err(&turns)).await;
             (id, asked)
         });
     }
@@ -99,11 +98,12 @@ fn is_troubled(worker: &Value) -> bool {
     own_trouble(worker).is_some()
 }
 
-/// What a replica says of itself; `troubled`: its workers in trouble, if they are known.
+/// What a replica says of itself; `troubled`: its workers in trouble, or whose turn it is to tell of thousands. Those that
+/// do not answer hold no turn.
 async fn replica(
     client: &AdminClient,
     id: &str,
-    troubled: Option<Vec<Value>>,
+    troubled: Result<Vec<Value>, &Semaphore>,
 ) -> Result<ReplicaFacts, Failure> {
     let cluster = client.get(&["cluster"]).await?;
     client.must_be(id, &cluster)?;
@@ -116,8 +116,11 @@ async fn replica(
     };
     let (now, took) = (now_ms(), asked.elapsed());
     let troubled = match troubled {
-        Some(troubled) => troubled,
-        None => workers_that(client, is_troubled).await?,
+        Ok(troubled) => troubled,
+        Err(turns) => {
+            let _turn = turns.acquire().await;
+            workers_that(client, is_troubled).await?
+        }
     };
     let unsure_ms = i64::try_from(took.as_millis() / 2).unwrap_or(i64::MAX);
     let ahead = |theirs: i64| theirs - (now - unsure_ms);

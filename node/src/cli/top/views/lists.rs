@@ -202,7 +202,7 @@ pub(super) fn latest<'a>(picture: &Picture, theme: Theme, room: usize) -> Vec<Li
         lines.truncate(room.saturating_sub(1).max(1));
         let who = count(not_asked, "replica");
         let text = format!(
-            "{} {who} not asked: key 7 says why",
+            "{} {who} not asked: view 7, or `grapevine events`",
             sign(Standing::Doubtful)
         );
         lines.push(Line::styled(text, theme.of(Standing::Doubtful)));
