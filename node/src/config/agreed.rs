@@ -111,6 +111,10 @@ mod tests {
             "cluster.tenant_header = \"x-tenant\"",
             &[("cluster.tenant_header", "\"x-tenant\"")],
         );
+        check(
+            "cluster.session_headers = [\"x-s\"]",
+            &[("cluster.session_headers", "[\"x-s\"]")],
+        );
         check("discovery.hold = \"7s\"", &[("discovery.hold", "\"7s\"")]);
         check(
             "kv_events.host_worth = 0.5",

@@ -40,17 +40,6 @@ use super::socket_error::is_own_lack;
 
 /// What vLLM answers, as a 500, between the signal to stop and its end, while its `/health` is 200 (measured).
 const LEAVING: &[u8] = b"cannot schedule new futures after shutdown";
-/// What vLLM answers, as a 500 or an error event, from its engine's end to its own, which takes it half a minute
-/// (measured).
-const ENGINE_DEAD: [&[u8]; 4] = [
-    b"EngineCore encountered an issue",
-    // Since 0.33, and about nothing else. As a whole member, as it stands in a body and in an event: OpenAI's own 500
-    // begins alike, and inside an answer's text the quotes would be escaped.
-    br#""message":"The server had an error while processing your request.""#,
-    br#""message": "The server had an error while processing your request.""#,
-    // Its front end in Rust.
-    b"engine core reported fatal failure",
-];
 /// What vLLM answers, as a 503 or an error event and without a `Retry-After`, to all requests while it takes none, with
 /// its `/health` 200: paused by its operator, a rank that is about to end, one whose number of ranks changes.
 const DECLINING: [&[u8]; 3] = [
@@ -58,8 +47,10 @@ const DECLINING: [&[u8]; 3] = [
     b"This data-parallel rank has been retired and is awaiting shutdown.",
     b"The model is currently scaling. Please try again later.",
 ];
-/// How long such workers are left alone, and others that decline requests; they are asked again then, so that a mistake
-/// heals.
+/// How long such workers are left alone: a pause for new weights is over in less, and to ask again costs nobody anything.
+const DECLINING_PAUSE: Duration = Duration::from_secs(1);
+/// How long workers are left alone that end, or decline requests without a word; they are asked again then, so that a
+/// mistake heals.
 const LEAVING_PAUSE: Duration = Duration::from_secs(5);
 
 /// The result of an attempt that gave an answer, as a metric label.
@@ -186,13 +177,14 @@ impl Failure {
 
     /// The worker's engine is dead: it no longer computes any request.
     pub fn is_engine_dead(&self) -> bool {
-        let body = match self {
-            Self::Status(parts, body) if parts.status == StatusCode::INTERNAL_SERVER_ERROR => body,
+        match self {
+            Self::Status(parts, body) if parts.status == StatusCode::INTERNAL_SERVER_ERROR => {
+                says_engine_dead(parts.status, body)
+            }
             // Earlier releases of vLLM call whatever ends a stream a 400.
-            Self::Refused(_, body) => body,
-            _ => return false,
-        };
-        says_engine_dead(body)
+            Self::Refused(status, body) => says_engine_dead(*status, body),
+            _ => false,
+        }
     }
 
     /// The worker answered with this.
@@ -244,8 +236,12 @@ impl Failure {
             }
             _ => None,
         };
-        let takes_nothing = self.is_declined() || self.is_leaving() || self.is_engine_dead();
-        asked.or(takes_nothing.then_some(LEAVING_PAUSE))
+        let usual = match self {
+            Self::Status(..) | Self::Refused(..) if self.is_declined() => Some(DECLINING_PAUSE),
+            Self::Declined(_) => Some(LEAVING_PAUSE),
+            _ => (self.is_leaving() || self.is_engine_dead()).then_some(LEAVING_PAUSE),
+        };
+        asked.or(usual)
     }
 
     /// What the failure says about the worker.
@@ -294,12 +290,35 @@ impl Failure {
 
 /// Whether an error event speaks of what the request asks, so that any other worker would say the same.
 pub fn is_about_request(status: StatusCode, json: &[u8]) -> bool {
-    status.is_client_error() && !is_retryable(status) && !says_engine_dead(json)
+    status.is_client_error() && !is_retryable(status) && !says_engine_dead(status, json)
 }
 
-/// Whether an error, in a body or an event, says that the engine computes nothing any more.
-pub fn says_engine_dead(json: &[u8]) -> bool {
-    says_any(json, &ENGINE_DEAD)
+/// What vLLM answers, as a 500 or an error event, from its engine's end to its own, which takes it half a minute
+/// (measured).
+///
+/// Other errors may repeat what a client wrote, so each stands where a client's words cannot.
+fn is_of_dead_engine(status: StatusCode, message: &str) -> bool {
+    message.starts_with("EngineCore encountered an issue")
+        // Since 0.33, and about nothing else. OpenAI's own 500 begins alike.
+        || message == "The server had an error while processing your request."
+        // Its front end in Rust.
+        || status.is_server_error() && message.ends_with("engine core reported fatal failure")
+}
+
+/// Whether an error, a body or an event's JSON, says that the engine computes nothing any more.
+pub fn says_engine_dead(status: StatusCode, json: &[u8]) -> bool {
+    // Some streams have no object around it.
+    let bare = || serde_json::from_slice::<SaidError<'_>>(json).ok();
+    let error = said(json).or_else(bare);
+    error.is_some_and(|error| is_of_dead_engine(status, &error.message))
+}
+
+/// The same of a piece of a stream, whose events hold generated text, too.
+pub fn has_event_of_dead_engine(piece: &[u8]) -> bool {
+    let mut events = piece
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| line.strip_prefix(b"data:"));
+    events.any(|json| says_engine_dead(StatusCode::INTERNAL_SERVER_ERROR, json))
 }
 
 fn says_any(text: &[u8], words: &[&[u8]]) -> bool {
@@ -536,7 +555,8 @@ pub(crate) mod tests {
         for status in [408, 429, 500, 503] {
             assert!(!refused(status, ""), "{status}");
         }
-        for dead in DEAD {
+        // But for its front end in Rust, which knows a status for it.
+        for dead in &DEAD[..4] {
             assert!(!refused(400, dead), "whatever it is called");
         }
     }
@@ -554,8 +574,22 @@ pub(crate) mod tests {
             r#"{"choices":[{"text":"\"message\": \"The server had an error while processing your request.\""}]}"#,
             r#"{"choices":[{"text":"The server had an error while processing your request."}]}"#,
         ] {
-            assert!(!says_engine_dead(other.as_bytes()), "{other}");
+            let error = StatusCode::INTERNAL_SERVER_ERROR;
+            assert!(!says_engine_dead(error, other.as_bytes()), "{other}");
         }
+        // What a client wrote, in an error about it.
+        for quoted in [
+            r#"{"error":{"message":"Unsupported type \"EngineCore encountered an issue\"","code":400}}"#,
+            r#"{"error":{"message":"Unsupported type: engine core reported fatal failure","code":400}}"#,
+        ] {
+            let about = Failure::Refused(code(400), Bytes::from_static(quoted.as_bytes()));
+            assert!(!about.is_engine_dead(), "{quoted}");
+            assert!(is_about_request(code(400), quoted.as_bytes()), "{quoted}");
+        }
+        let text = r#"data: {"choices":[{"text":"EngineCore encountered an issue"}]}"#;
+        let ends = format!("{text}\n\ndata: {}\n\n", DEAD[2]);
+        assert!(!has_event_of_dead_engine(text.as_bytes()));
+        assert!(has_event_of_dead_engine(ends.as_bytes()));
     }
 
     #[test]
@@ -564,7 +598,7 @@ pub(crate) mod tests {
             r#"{"error":"This data-parallel rank has been retired and is awaiting shutdown."}"#;
         let event = Failure::Refused(code(503), Bytes::from_static(PAUSED.as_bytes()));
         for failure in [status(503, PAUSED), status(503, retired), event] {
-            assert_eq!(failure.pause(), Some(LEAVING_PAUSE), "{failure:?}");
+            assert_eq!(failure.pause(), Some(DECLINING_PAUSE), "{failure:?}");
             assert!(failure.is_free(), "{failure:?}");
             assert_eq!(failure.verdict(), AttemptOutcome::Neutral, "{failure:?}");
         }

@@ -30,33 +30,48 @@ async fn is_moved(scene: &Scene, chat: &Value) {
     assert_eq!(legs(scene.decode()[1], Leg::Decode).len(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn another_decode_worker_gets_the_blocks_of_one_that_refuses_connections() {
-    let (scene, chat) = with_chat(unchecked()).await;
+/// The first decode worker refuses connections from now on.
+async fn refuses_connections(scene: &Scene) {
     let dead = scene.decode()[0];
     dead.terminate(StopMode::Exit);
     let refused = async || tokio::net::TcpStream::connect(dead.addr()).await.is_err();
     until("its port is closed", refused).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_decode_worker_gets_the_blocks_of_one_that_refuses_connections() {
+    let (scene, chat) = with_chat(unchecked()).await;
+    refuses_connections(&scene).await;
     is_moved(&scene, &chat).await;
     assert_eq!(seen(&scene.prefill()), 1, "the prompt is computed once");
     scene.ends().await;
 }
 
+/// Its engine, that is full or paused, has told the prefill worker that it fetches nothing: they may hold another prompt.
 #[tokio::test(flavor = "multi_thread")]
-async fn another_decode_worker_gets_the_blocks_of_one_that_is_full() {
+async fn blocks_that_a_decode_worker_refused_go_to_no_other_one() {
     let (scene, chat) = with_chat(Plan::default()).await;
     next(scene.decode()[0], Fault::status(503));
     is_moved(&scene, &chat).await;
-    assert_eq!(seen(&scene.prefill()), 1, "the prompt is computed once");
-    scene.ends().await;
+    let computed = scene.prefill().into_iter();
+    let computed: Vec<_> = computed
+        .flat_map(|worker| legs(worker, Leg::Prefill))
+        .collect();
+    let [first, second] = &computed[..] else {
+        panic!("it may have been released: {computed:?}");
+    };
+    assert_eq!(first.cached_tokens, 0);
+    assert!(second.cached_tokens > 0, "on the same worker: {second:?}");
+    // The fake engine does not release them.
+    scene.ends_with(1).await;
 }
 
 /// An engine gives blocks that nobody fetched to other prompts after a while, and who fetches them then does not notice.
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_that_are_too_old_are_computed_anew() {
-    let plan = Plan::default().set("transfer.fetch_within", "\"0s\"");
+    let plan = unchecked().set("transfer.fetch_within", "\"0s\"");
     let (scene, chat) = with_chat(plan).await;
-    next(scene.decode()[0], Fault::status(503));
+    refuses_connections(&scene).await;
     is_moved(&scene, &chat).await;
     assert_eq!(seen(&scene.prefill()), 2, "the prompt is computed twice");
     // The blocks of the first time are left.

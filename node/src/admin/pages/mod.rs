@@ -40,6 +40,7 @@ use crate::api::ApiError;
 use crate::page::html::login::{self, Notice};
 use crate::page::html::{SCRIPT, STYLE, Shell, encoded, explain};
 use crate::page::model::{Listed, MODELS_SHOWN};
+use crate::tenants::bearer;
 
 pub(super) use self::live::LiveBody;
 use self::live::Viewers;
@@ -163,7 +164,13 @@ impl Admin {
                 whole(Ok(self.sign_out(head)))
             }
             // Whoever has none is asked for the token on the same path, and nothing is shown.
-            _ if session == Visitor::Stranger => whole(Ok(self.login_page(head, Notice::Asked))),
+            _ if session == Visitor::Stranger => {
+                // Somebody's guess, or a proxy's own: it looks the same.
+                if bearer(&head.headers).is_some() {
+                    self.refused("token");
+                }
+                whole(Ok(self.login_page(head, Notice::Asked)))
+            }
             (&Method::GET, Path::Overview) => whole(Ok(self.shown(head, &What::Overview).await)),
             (&Method::GET, Path::Worker(id)) => {
                 whole(Ok(self.shown(head, &What::Worker(id)).await))

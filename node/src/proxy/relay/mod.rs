@@ -34,7 +34,7 @@ use crate::proxy::own_words;
 use crate::proxy::record::Record;
 use crate::shutdown::Cutoff;
 use crate::upstream::answer::Begun;
-use crate::upstream::failure::says_engine_dead;
+use crate::upstream::failure::has_event_of_dead_engine;
 use crate::upstream::{AnswerBody, Connection, InFlight};
 
 pub use self::first::First;
@@ -297,7 +297,7 @@ impl Relay {
     /// The worker says that it failed. That its engine is dead is known from here on: what comes to it later did not end
     /// it.
     fn notes_engine(&self, said: &[u8]) {
-        if self.in_flight.is_judged() && says_engine_dead(said) {
+        if self.in_flight.is_judged() && has_event_of_dead_engine(said) {
             let worker = self.in_flight.worker();
             worker.engine_dead_since.begin(Instant::now());
         }

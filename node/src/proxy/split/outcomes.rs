@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use grapevine_gossip::worker::Labels;
 use grapevine_placement::AttemptOutcome;
-use grapevine_transfer::BadAnswer;
 use grapevine_transfer::body::Form;
+use grapevine_transfer::{BadAnswer, Connector};
 use tokio::time::Instant;
 
 use super::computed::Computed;
@@ -163,8 +163,13 @@ impl ToPair<'_> {
     /// After a failure that is the decode worker's alone: what is computed may serve another one.
     fn keeps(&mut self, computed: Option<Computed>, failure: &Failure) {
         let Some(computed) = computed else { return };
-        let was_never_seen = failure.is_unsent() || failure.is_back_pressure();
-        if was_never_seen && computed.half.connector().survives_unsent_decode() {
+        let connector = computed.half.connector();
+        // An engine that got the request tells the prefill worker that it fetches nothing, also where it is full or paused
+        // (vLLM's `_with_kv_transfer_rejection_cleanup`): the blocks go to other prompts, and who fetches them then does not
+        // notice. What is in a store stays there.
+        let is_kept = failure.is_unsent() && connector.survives_unsent_decode()
+            || failure.is_back_pressure() && connector == Connector::Store;
+        if is_kept {
             self.computed = Some(computed.not_offered());
         } else {
             computed.leave();

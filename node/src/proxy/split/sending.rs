@@ -17,7 +17,6 @@ use super::legs::{self, Prefilled};
 use super::outcomes::forget;
 use super::pair::{First, Pair, PlacedHalf, UnderWay};
 use super::plan::ToPair;
-use crate::cluster::RecordedPlacement;
 use crate::http::headers::RANK;
 use crate::proxy::division::blame::Fault;
 use crate::proxy::record::Record;
@@ -140,7 +139,12 @@ impl ToPair<'_> {
                 let sent = decode.placed.send_on(dispatch, &outgoing, terms, verdict);
                 sent.await.map_err(End::Decode)
             });
-            let heard = || self.record.prefill_computed();
+            let heard = || {
+                self.record.prefill_computed();
+                if !outgoing.stream {
+                    self.record.comes_whole();
+                }
+            };
             both(computing, answering, outgoing.stream, &mut done, heard).await
         };
         if let Some(computed) = &done {
@@ -195,6 +199,9 @@ impl ToPair<'_> {
         let mut outgoing = self.decode_outgoing(&leg)?;
         let prefill = (Arc::clone(computed.worker()), computed.index);
         let pair = self.begin_decode(&mut decode, prefill, &mut outgoing);
+        if !outgoing.stream {
+            self.record.comes_whole();
+        }
         computed.offer();
         let verdict = |failure: &Failure| verdict(failure, &pair);
         let sent = decode
@@ -242,10 +249,6 @@ impl ToPair<'_> {
     ) -> UnderWay {
         let worker = Arc::clone(decode.worker());
         let (reason, recorded) = (decode.placed.reason(), decode.recorded.sent());
-        let recorded = match outgoing.stream {
-            true => recorded,
-            false => recorded.map(RecordedPlacement::comes_whole),
-        };
         self.record.decode_placed(&worker, reason, recorded);
         self.record.propagate(&mut outgoing.headers);
         UnderWay {
