@@ -30,6 +30,19 @@ async fn is_moved(scene: &Scene, chat: &Value) {
     assert_eq!(legs(scene.decode()[1], Leg::Decode).len(), 1);
 }
 
+/// The prompt was computed twice, on one worker: the first one's blocks may hold another prompt, or be fetched.
+fn is_computed_from_the_cache(scene: &Scene) {
+    let computed = scene.prefill().into_iter();
+    let computed: Vec<_> = computed
+        .flat_map(|worker| legs(worker, Leg::Prefill))
+        .collect();
+    let [first, second] = &computed[..] else {
+        panic!("not twice: {computed:?}");
+    };
+    assert_eq!(first.cached_tokens, 0);
+    assert!(second.cached_tokens > 0, "on the same worker: {second:?}");
+}
+
 /// The first decode worker refuses connections from now on.
 async fn refuses_connections(scene: &Scene) {
     let dead = scene.decode()[0];
@@ -53,15 +66,7 @@ async fn blocks_that_a_decode_worker_refused_go_to_no_other_one() {
     let (scene, chat) = with_chat(Plan::default()).await;
     next(scene.decode()[0], Fault::status(503));
     is_moved(&scene, &chat).await;
-    let computed = scene.prefill().into_iter();
-    let computed: Vec<_> = computed
-        .flat_map(|worker| legs(worker, Leg::Prefill))
-        .collect();
-    let [first, second] = &computed[..] else {
-        panic!("it may have been released: {computed:?}");
-    };
-    assert_eq!(first.cached_tokens, 0);
-    assert!(second.cached_tokens > 0, "on the same worker: {second:?}");
+    is_computed_from_the_cache(&scene);
     // The fake engine does not release them.
     scene.ends_with(1).await;
 }
@@ -87,16 +92,7 @@ async fn a_decode_worker_that_dies_before_its_first_byte_costs_a_cached_prompt()
     };
     next(scene.decode()[0], exit);
     is_moved(&scene, &chat).await;
-    let computed: Vec<_> = scene
-        .prefill()
-        .iter()
-        .flat_map(|worker| legs(worker, Leg::Prefill))
-        .collect();
-    let [first, second] = &computed[..] else {
-        panic!("it might have fetched them: {computed:?}");
-    };
-    assert_eq!(first.cached_tokens, 0);
-    assert!(second.cached_tokens > 0, "on the same worker: {second:?}");
+    is_computed_from_the_cache(&scene);
     // The engine could not know that the first blocks are for nobody.
     assert_eq!(
         scene

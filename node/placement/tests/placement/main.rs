@@ -17,3 +17,4 @@ mod policies;
 mod reference;
 mod rings;
 mod scene;
+mod shared_evidence;
