@@ -58,9 +58,8 @@ impl RecordedPlacement {
     }
 
     /// Its answer comes whole, so that nothing says when the prompt has been computed.
-    pub fn comes_whole(mut self) -> Self {
+    pub fn comes_whole(&mut self) {
         self.comes_whole = true;
-        self
     }
 
     /// Whether the worker has computed the prompt, as far as that shows, or is likely by now.

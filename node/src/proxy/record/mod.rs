@@ -258,6 +258,13 @@ impl Record {
         self.asked(worker, reason, recorded);
     }
 
+    /// The answer comes whole, from a worker that may have the prompt: nothing says when it has.
+    pub fn comes_whole(&mut self) {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.comes_whole();
+        }
+    }
+
     fn asked(
         &mut self,
         worker: &Arc<Worker>,

@@ -79,11 +79,6 @@ impl Record {
         }
     }
 
-    /// The answer comes whole, from a worker that may have the prompt: nothing says when it has.
-    pub fn comes_whole(&mut self) {
-        self.recorded = self.recorded.take().map(RecordedPlacement::comes_whole);
-    }
-
     /// The prefill worker has computed the prompt; `usage`: what it says of it.
     pub fn prefilled(&mut self, at: Instant, usage: Option<Usage>) {
         if let Some(trace) = &mut self.trace {

@@ -418,12 +418,11 @@ impl ToWorker<'_> {
             self.dispatch.metrics.requests.decided(took);
             self.record.decided(took, placed.reason());
         }
-        let recorded = match self.asked.query.stream {
-            true => recorded,
-            false => recorded.map(RecordedPlacement::comes_whole),
-        };
         self.record
             .placed(placed.worker(), placed.reason(), recorded);
+        if !self.asked.query.stream {
+            self.record.comes_whole();
+        }
         Ok(placed)
     }
 }
