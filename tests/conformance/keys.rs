@@ -463,6 +463,44 @@ async fn limits_of_a_key_hold_and_are_told() {
     house.close().await;
 }
 
+/// vLLM takes the header in place of the body's `priority`, so what the replica says there is what counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_client_is_more_urgent_in_the_engine_than_its_key_may_be() {
+    const URGENCY: &str = "x-vllm-priority";
+    let mut file = KeyFile::new();
+    let urgent = file.add("urgent", "priority = \"high\"").await;
+    let usual = file.add("usual", "").await;
+    let patient = file.add("patient", "priority = \"low\"").await;
+    let told = file.plan().set("admission.engine_priority", "true");
+    let house = House::of(told, vec![quick()]).await;
+    let untold = House::of(file.plan(), vec![quick()]).await;
+    let seen = async |house: &House, key: &str, headers: &[(&str, &str)]| {
+        let answer = ask(house, key, headers, &chat("hi", 1)).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        let log = house.workers[0].log();
+        let seen = values(log.last().expect("asked"), URGENCY);
+        seen.iter()
+            .map(|value| (*value).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let bold = [(URGENCY, "-10")];
+    for (key, headers, urgency) in [
+        (&urgent, &[][..], "-1"),
+        (&urgent, &[("x-priority", "normal")], "0"),
+        (&usual, &[], "0"),
+        (&usual, &bold, "0"),
+        (&patient, &[], "1"),
+        (&patient, &bold, "1"),
+        (&patient, &[("x-priority", "high")], "1"),
+    ] {
+        assert_eq!(seen(&house, key, headers).await, [urgency], "{headers:?}");
+    }
+    assert!(seen(&untold, &urgent, &[]).await.is_empty());
+    assert_eq!(seen(&untold, &patient, &bold).await, ["-10"]);
+    house.close().await;
+    untold.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_and_a_prompt_are_in_no_log_metric_or_error() {
     const PROMPT: &str = "prompt-canary-51c8";

@@ -225,6 +225,12 @@ impl Admission {
         self.parts.config.look().no_room_status
     }
 
+    /// What workers are told of how urgent a request of this class is; none where they are not told.
+    #[must_use]
+    pub fn in_engines(&self, class: Priority) -> Option<&'static str> {
+        (self.parts.config.look().engine_priority).then(|| class.in_engines())
+    }
+
     /// So many requests at once from now on. With fewer than are in progress, nobody gets in until enough have ended.
     pub fn resize(&self, requests: u32) {
         self.permits.resize(requests);

@@ -34,6 +34,16 @@ impl Priority {
         self as usize
     }
 
+    /// Its value in vLLM's `X-Vllm-Priority`, where lower is more urgent.
+    #[must_use]
+    pub const fn in_engines(self) -> &'static str {
+        match self {
+            Self::Low => "1",
+            Self::Normal => "0",
+            Self::High => "-1",
+        }
+    }
+
     /// Reads a claim: a word, or an integer as in vLLM's `priority`, where lower is more urgent and 0 is normal.
     #[must_use]
     pub fn claimed(text: &str) -> Option<Self> {

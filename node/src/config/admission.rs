@@ -39,6 +39,11 @@ section! {
         ///
         /// Lower: less urgent classes get more under overload, 1 in `passed_over_max` + 1 each.
         passed_over_max: u32 = 8, in 1..=1_000;
+        /// Whether workers are told the class, as vLLM's `X-Vllm-Priority`: -1 for high, 0 for normal, 1 for low.
+        ///
+        /// For engines with `--scheduling-policy priority`; any other refuses what is not 0. There the header counts
+        /// instead of the body's `priority`, so no client is more urgent in the engine than it may be here.
+        engine_priority: bool = false, flag "engine-priority" On, live now;
         /// Share of `limits.requests` that is kept for models, in equal parts, where several are served; the rest is
         /// for all of them. A request is then read before it waits, and waits for others of its model only.
         ///

@@ -40,6 +40,8 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub const ADAPTER: HeaderName = HeaderName::from_static("x-amzn-sagemaker-adapter-identifier");
 /// The header, as vLLM reads it.
 pub const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+/// How urgent a request is in the engine, an integer, lower first. vLLM takes its value for the body's `priority`.
+pub const ENGINE_PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
 
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// `X-Forwarded-For`, `-Host`, `-Proto`, `-Port`, `-Prefix`, ...

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{Method, Version};
+use http::{HeaderValue, Method, Version};
 use tokio::time::Instant;
 
 use super::accepted::{Accepted, Admitted};
@@ -234,6 +234,10 @@ impl Read {
             // vLLM goes by it alone, and without it answers with its first model.
             let model = query.model_in_head()?;
             outgoing.headers.insert(headers::ADAPTER, model);
+        }
+        if let Some(urgency) = entry.admission.in_engines(waits_by.class()) {
+            let urgency = HeaderValue::from_static(urgency);
+            outgoing.headers.insert(headers::ENGINE_PRIORITY, urgency);
         }
         Ok(Box::new(Asked {
             explained,
