@@ -21,24 +21,44 @@ from processes import ask, ending_on_sigterm  # found by `real`
 
 EXTERNAL_HITS = "vllm:external_prefix_cache_hits_total"
 BY_SOURCE = "vllm:prompt_tokens_by_source_total"
+MESSAGES = "/v1/messages"
 TOKENS = 24
 SINGLE, CONVERSATIONS, TURNS = 60, 10, 4        # 100 prompts
 
 
 def single_prompts():
-    """Bodies and paths of prompts of 20 to some 1,500 tokens, half of them chats."""
+    """Bodies and paths of prompts of 20 to some 1,500 tokens, a third each of completions, chats, Anthropic's messages."""
     rng = random.Random(14)
     for n in range(SINGLE):
         words = round(4 * 190 ** rng.random())
         prompt, options = text(f"apart {n}", words), {"model": MODEL, "max_tokens": TOKENS, "temperature": 0}
-        if n // 2 % 2:
-            yield "/v1/completions", {**options, "prompt": prompt}
-        else:
-            yield "/v1/chat/completions", {**options, "messages": user(prompt)}
+        match n // 2 % 3:
+            case 0: yield "/v1/chat/completions", {**options, "messages": user(prompt)}
+            case 1: yield "/v1/completions", {**options, "prompt": prompt}
+            case _: yield MESSAGES, {**options, "messages": user(prompt)}
+
+
+def message_answered(address, body, streamed, headers):
+    """The same of one of Anthropic's messages; tokens of the prompt whether they were cached or not."""
+    status, _, answer = ask(address, "POST", MESSAGES, json.dumps({**body, "stream": streamed}), headers, within_s=120)
+    assert status == 200, f"{status} {answer}"
+    if not streamed:
+        answer = json.loads(answer)
+        said, reason, usage = answer["content"][0]["text"], answer["stop_reason"], answer["usage"]
+    else:
+        events = [json.loads(line[len("data: "):]) for line in answer.splitlines() if line.startswith("data: {")]
+        assert events[-1]["type"] == "message_stop", events[-1]
+        said = "".join(event["delta"]["text"] for event in events if event["type"] == "content_block_delta")
+        last = next(event for event in events if event["type"] == "message_delta")
+        reason, usage = last["delta"]["stop_reason"], last["usage"]
+    prompt = sum(usage.get(part) or 0 for part in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"))
+    return said, reason, prompt, usage["output_tokens"]
 
 
 def answered(address, path, body, streamed, headers=()):
     """(text, why it ended, prompt tokens, completion tokens) of an answer that is whole."""
+    if path == MESSAGES:
+        return message_answered(address, body, streamed, headers)
     if streamed:
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
         stream = Stream(address, body, path, headers).join()

@@ -7,6 +7,7 @@ use std::time::Duration;
 use grapevine_gossip::load::LoadCell;
 use grapevine_gossip::worker::{Role, WorkerId};
 use grapevine_placement::{Digest, PolicySettings, Ring, Slots};
+use grapevine_transfer::body::Form;
 use grapevine_transfer::{Connector, Half};
 
 use super::pairing::{Mate, Pairing, Pairs};
@@ -284,10 +285,10 @@ impl Halves {
         }
     }
 
-    /// Whether a prefill worker's answer to a response did not name the place of its prompt's KV: vLLM 0.32's does,
+    /// Whether a prefill worker's answer to such a request did not name the place of its prompt's KV: vLLM 0.32's does,
     /// that of others does not.
-    pub fn is_silent_of_responses(&self) -> bool {
+    pub fn is_silent_of(&self, form: Form) -> bool {
         let mut workers = self.prefill.members.iter().map(|member| &member.worker);
-        workers.any(|worker| worker.is_silent_of_responses.load(Ordering::Relaxed))
+        workers.any(|worker| worker.silent_forms.has(form))
     }
 }

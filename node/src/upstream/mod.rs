@@ -28,6 +28,7 @@ pub mod pool;
 pub mod probe;
 pub mod probe_parts;
 mod question;
+pub mod silent_forms;
 mod socket_error;
 pub mod tls;
 mod token_probe;

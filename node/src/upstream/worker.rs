@@ -25,6 +25,7 @@ use super::kv_engine::KvEngine;
 use super::metric_cache::WorkerMetricCache;
 use super::pace::Pace;
 use super::pool::IdlePool;
+use super::silent_forms::SilentForms;
 use crate::api::cards::Card;
 use crate::config::WorkerHttp2;
 use crate::live::Live;
@@ -110,8 +111,8 @@ pub struct Worker {
     /// It started again, or a transfer from it failed: its engine may be another one than is known, until an answer says
     /// that it is the known one.
     pub is_other_engine: AtomicBool,
-    /// Its answer to a response does not say where the KV of its prompt is; forgotten when it is started anew.
-    pub is_silent_of_responses: AtomicBool,
+    /// Requests of which its prefill answers do not say where the KV is; forgotten when it is started anew.
+    pub silent_forms: SilentForms,
 }
 
 impl Worker {
@@ -165,7 +166,7 @@ impl Worker {
             kv_engines: ArcSwap::default(),
             transferred: AtomicInstant::default(),
             is_other_engine: AtomicBool::new(false),
-            is_silent_of_responses: AtomicBool::new(false),
+            silent_forms: SilentForms::default(),
         }
     }
 
@@ -288,7 +289,7 @@ impl Worker {
         self.health.restarted();
         self.pace.forget();
         self.engine_dead_since.clear();
-        self.is_silent_of_responses.store(false, Ordering::Relaxed);
+        self.silent_forms.forget();
         self.doubt_engine();
     }
 

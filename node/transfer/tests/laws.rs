@@ -55,7 +55,14 @@ fn object() -> impl Strategy<Value = Map<String, Value>> {
 }
 
 fn form() -> impl Strategy<Value = Form> {
-    prop::sample::select(&[Form::Completions, Form::Responses, Form::Generate][..])
+    prop::sample::select(
+        &[
+            Form::Completions,
+            Form::Responses,
+            Form::Generate,
+            Form::Messages,
+        ][..],
+    )
 }
 
 fn half(connector: Connector) -> Half {
@@ -73,6 +80,7 @@ fn is_set(form: Form, name: &str) -> bool {
         Form::Completions => &["max_tokens", "min_tokens", "max_completion_tokens"][..],
         Form::Responses => &["max_output_tokens", "store"],
         Form::Generate => &["sampling_params"],
+        Form::Messages => &["max_tokens"],
     };
     own.contains(&name)
         || ["stream", "stream_options", "kv_transfer_params"].contains(&name)

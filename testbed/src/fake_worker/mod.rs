@@ -19,6 +19,7 @@ mod information;
 mod kept;
 mod kv_events;
 mod ledger;
+mod messages;
 mod metrics;
 mod pacer;
 mod plain;

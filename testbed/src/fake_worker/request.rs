@@ -4,7 +4,7 @@
 //! check and `BadRequestError` from vLLM's own checks. Unknown fields are ignored and a missing model is
 //! accepted, as in vLLM.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::prompt::{Close, Prompt, TOKEN_BYTES};
 
@@ -87,6 +87,8 @@ pub(super) enum Kind {
     Chat,
     Completion,
     Embedding,
+    /// Anthropic's messages.
+    Messages,
 }
 
 /// A checked request.
@@ -275,6 +277,7 @@ fn input(value: &Value) -> String {
 fn prompts(kind: Kind, body: &Value) -> Result<Vec<Prompt>, ApiError> {
     let field = match kind {
         Kind::Chat => return chat_prompt(body).map(|prompt| vec![prompt]),
+        Kind::Messages => return anthropic_prompt(body).map(|prompt| vec![prompt]),
         Kind::Completion => "prompt",
         Kind::Embedding => "input",
     };
@@ -337,6 +340,22 @@ pub(super) fn chat_prompt(body: &Value) -> Result<Prompt, ApiError> {
     }
 }
 
+/// The prompt of Anthropic's messages, whose `system` stands beside them.
+pub(super) fn anthropic_prompt(body: &Value) -> Result<Prompt, ApiError> {
+    let mut messages = body["messages"].as_array().cloned().unwrap_or_default();
+    if messages.is_empty() {
+        return Err(missing("messages", body));
+    }
+    if !body["system"].is_null() {
+        messages.insert(0, json!({ "role": "system", "content": body["system"] }));
+    }
+    Ok(Prompt::chat(
+        &messages,
+        body.get("tools"),
+        Close::NewMessage,
+    ))
+}
+
 fn flag(body: &Value, field: &str, default: bool) -> bool {
     body[field].as_bool().unwrap_or(default)
 }
@@ -388,7 +407,7 @@ fn given_answer(kind: Kind, body: &Value) -> Result<String, ApiError> {
             at.and_then(|at| prompt.get(usize::try_from(at).ok()?..))
                 .unwrap_or_default()
         }
-        Kind::Embedding => return Ok(String::new()),
+        Kind::Embedding | Kind::Messages => return Ok(String::new()),
     };
     Ok(answer.strip_prefix(held).unwrap_or_default().to_owned())
 }
@@ -413,7 +432,7 @@ fn integer(body: &Value, field: &str) -> Result<Option<i64>, ApiError> {
 fn max_tokens(kind: Kind, body: &Value) -> Result<Option<u32>, ApiError> {
     let newer = match kind {
         Kind::Chat => integer(body, "max_completion_tokens")?,
-        Kind::Completion => None,
+        Kind::Completion | Kind::Messages => None,
         Kind::Embedding => return Ok(Some(0)),
     };
     match newer.or(integer(body, "max_tokens")?) {
@@ -427,6 +446,9 @@ fn max_tokens(kind: Kind, body: &Value) -> Result<Option<u32>, ApiError> {
 }
 
 fn choices(kind: Kind, body: &Value) -> Result<u32, ApiError> {
+    if kind == Kind::Messages {
+        return Ok(1);
+    }
     match integer(body, "n")? {
         Some(n) if n < 1 && kind != Kind::Embedding => Err(ApiError::invalid(
             format!("n must be at least 1, got {n}."),

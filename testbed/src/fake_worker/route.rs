@@ -201,6 +201,7 @@ async fn route_to(
         "/v1/chat/completions" => Kind::Chat,
         "/v1/completions" => Kind::Completion,
         "/v1/embeddings" => Kind::Embedding,
+        "/v1/messages" => Kind::Messages,
         "/tokenize" => return information::serve(worker, request, path, reply).await,
         _ if *method == "POST" || path.contains('{') => {
             return stored::serve(worker, request, reply, entry).await;

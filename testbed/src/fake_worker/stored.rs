@@ -1,4 +1,4 @@
-//! `/v1/responses`, `/v1/messages` and their subpaths, rerank and score, in the forms of vLLM 0.32 (captured, except
+//! `/v1/responses` and its subpaths, the count of tokens of messages, rerank and score, in the forms of vLLM 0.32 (captured, except
 //! rerank and score, which only pooling models serve).
 //!
 //! They answer at once: only `generate`, which has most of the traffic, models the engine's time; of these paths the
@@ -20,9 +20,6 @@ use super::request::{self, ApiError};
 use super::worker::Worker;
 use crate::engine::{Kv, Sequence};
 
-/// Tokens of a block of the cache, as of vLLM's.
-const CACHE_BLOCK: u32 = 16;
-
 /// Serves a path of this file; `entry` records the request.
 pub(super) async fn serve(
     worker: &Worker,
@@ -32,7 +29,6 @@ pub(super) async fn serve(
 ) -> Result<(), Ended> {
     let answer = match request.path() {
         "/v1/responses" => respond(worker, request),
-        "/v1/messages" => message(worker, request),
         "/v1/messages/count_tokens" => count(worker, request),
         "/detokenize" => detokenize(request),
         "/rerank" | "/v1/rerank" | "/v2/rerank" => rerank(worker, request),
@@ -280,75 +276,10 @@ fn about(worker: &Worker, path: &str) -> Result<Answer, ApiError> {
     }
 }
 
-fn anthropic(asked: &Value) -> Result<Prompt, ApiError> {
-    let mut messages = asked["messages"].as_array().cloned().unwrap_or_default();
-    if messages.is_empty() {
-        return Err(request::missing("messages", asked));
-    }
-    if !asked["system"].is_null() {
-        messages.insert(0, json!({ "role": "system", "content": asked["system"] }));
-    }
-    Ok(Prompt::chat(
-        &messages,
-        asked.get("tools"),
-        Close::NewMessage,
-    ))
-}
-
-fn message(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
-    let asked = request::json_object(&request.body)?;
-    let model = request::model(&asked, &worker.config.models)?;
-    let prompt = anthropic(&asked)?;
-    let words = say(worker, &prompt, &asked["max_tokens"]);
-    let id = format!("chatcmpl-{:016x}", rand::random::<u64>());
-    let input = prompt.tokens();
-    // As vLLM from 0.32 on counts where it tells of its cache: what was written into it is no part of `input_tokens`.
-    let created = input - input % CACHE_BLOCK;
-    let usage = json!({
-        "input_tokens": input - created, "output_tokens": words.len(), "cache_creation_input_tokens": created,
-        "cache_read_input_tokens": 0,
-    });
-    let text = json!([{ "type": "text", "text": words.concat() }]);
-    let whole = json!({
-        "id": id, "type": "message", "role": "assistant", "content": text, "model": model,
-        "stop_reason": "max_tokens", "usage": usage,
-    });
-    let begun = json!({
-        "id": id, "type": "message", "role": "assistant", "content": [], "model": model, "stop_reason": null,
-        "stop_sequence": null, "usage": { "input_tokens": input, "output_tokens": 0 },
-    });
-    let mut events = vec![
-        ("message_start", json!({ "message": begun })),
-        (
-            "content_block_start",
-            json!({ "content_block": { "type": "text", "text": "" }, "index": 0 }),
-        ),
-    ];
-    events.extend(words.iter().map(|word| {
-        (
-            "content_block_delta",
-            json!({ "delta": { "type": "text_delta", "text": word }, "index": 0 }),
-        )
-    }));
-    events.push(("content_block_stop", json!({ "index": 0 })));
-    let delta = json!({ "stop_reason": "max_tokens", "stop_sequence": null });
-    events.push(("message_delta", json!({ "delta": delta, "usage": usage })));
-    events.push(("message_stop", json!({})));
-    for (name, data) in &mut events {
-        data["type"] = (*name).into();
-    }
-    Ok(Answer {
-        json: whole,
-        events: wants_stream(&asked).then_some(events),
-        tokens: words.len() as u64,
-        ..Answer::default()
-    })
-}
-
 fn count(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
     let asked = request::json_object(&request.body)?;
     request::model(&asked, &worker.config.models)?;
-    let tokens = anthropic(&asked)?.tokens();
+    let tokens = request::anthropic_prompt(&asked)?.tokens();
     Ok(json!({ "input_tokens": tokens }).into())
 }
 

@@ -64,9 +64,12 @@ fn indivisible() -> Vec<(&'static str, &'static str, Value)> {
             chat_with(&json!({ "tools": [tool()], "tool_choice": "required" })),
         ),
         (
-            "messages",
+            "forced_tool",
             "/v1/messages",
-            json!({ "model": MODEL, "max_tokens": 3, "messages": [{ "role": "user", "content": "Hello" }] }),
+            json!({
+                "model": MODEL, "max_tokens": 3, "messages": [{ "role": "user", "content": "Hello" }],
+                "tools": [{ "name": "f", "input_schema": { "type": "object" } }], "tool_choice": { "type": "any" },
+            }),
         ),
         (
             "several_prompts",

@@ -9,6 +9,7 @@ mod connectors;
 mod decode_fails;
 mod leaving;
 mod load;
+mod messages;
 mod mixed;
 mod nobody;
 mod one_request;

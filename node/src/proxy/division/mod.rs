@@ -62,6 +62,7 @@ pub(in crate::proxy) fn form_of(endpoint: Endpoint) -> Option<Form> {
         Endpoint::Chat | Endpoint::Completions => Some(Form::Completions),
         Endpoint::Responses => Some(Form::Responses),
         Endpoint::Generate => Some(Form::Generate),
+        Endpoint::Messages => Some(Form::Messages),
         _ => None,
     }
 }
@@ -69,7 +70,6 @@ pub(in crate::proxy) fn form_of(endpoint: Endpoint) -> Option<Form> {
 /// Why an endpoint's requests, which generate text, are never divided: a metric label, and the words for the client.
 fn reason_of(endpoint: Endpoint) -> Option<(&'static str, &'static str)> {
     match endpoint {
-        Endpoint::Messages => Some(("messages", "Anthropic's messages are not divided")),
         Endpoint::ChatBatch => Some(("several_prompts", "it has more than one prompt")),
         Endpoint::Invocations => Some((
             "invocations",
@@ -106,6 +106,11 @@ impl Division {
         })?;
         match look.indivisible {
             _ if look.carries_transfer => Err(says_where()),
+            // Its engines take no fields of a transfer there.
+            None if form == Form::Messages && pool.divides_as_sglang() => {
+                let reason = "Anthropic's messages are not divided with SGLang";
+                Ok(Self::Indivisible("messages", reason.to_owned()))
+            }
             None => Ok(Self::Halves(form)),
             Some(Indivisible::ForcedTool) if pool.divides_as_sglang() => Ok(Self::Halves(form)),
             Some(why) => Ok(Self::Indivisible(why.as_str(), why.to_string())),

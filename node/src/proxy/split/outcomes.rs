@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 
 use grapevine_gossip::worker::Labels;
 use grapevine_placement::AttemptOutcome;
-use grapevine_transfer::body::Form;
 use grapevine_transfer::{BadAnswer, Connector};
 use tokio::time::Instant;
 
@@ -48,9 +47,9 @@ impl ToPair<'_> {
     /// The prefill worker's answer does not say where the KV is, so no decode worker could fetch it.
     pub(super) fn says_nothing(&mut self, computed: Computed, bad: BadAnswer) -> Failure {
         let worker = computed.worker();
-        if self.form == Form::Responses {
+        if self.form.may_be_silent() {
             // No fault of the worker's: the next attempt, which costs no budget, is on a worker that has all of it.
-            worker.is_silent_of_responses.store(true, Ordering::Relaxed);
+            worker.silent_forms.note(self.form);
             computed.ends(AttemptOutcome::Neutral);
             return Failure::WorkerBad;
         }

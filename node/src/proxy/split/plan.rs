@@ -115,9 +115,9 @@ impl<'a> ToPair<'a> {
         tried
     }
 
-    /// Its prefill workers do not say where the KV of a response is: one worker has to have all of it.
+    /// Its prefill workers do not say where the KV of such a request is: one worker has to have all of it.
     fn is_silent(&self) -> bool {
-        self.form == Form::Responses && self.halves.is_silent_of_responses()
+        self.form.may_be_silent() && self.halves.is_silent_of(self.form)
     }
 
     /// A worker had it, or a part of it, before.
@@ -224,7 +224,10 @@ impl<'a> ToPair<'a> {
         }
         let takes_whole = self.asked.pool_arc().role() == Role::Any;
         if self.is_silent() {
-            return self.place_one("responses");
+            return self.place_one(match self.form {
+                Form::Messages => "messages",
+                _ => "responses",
+            });
         }
         let mut alone = None;
         if self.computed.is_none()

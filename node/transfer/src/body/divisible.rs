@@ -122,6 +122,9 @@ const TOP: [Row; 10] = [
     ("tool_choice", is_forced, Indivisible::ForcedTool),
 ];
 
+/// Fields of Anthropic's messages.
+const MESSAGES: [Row; 1] = [("tool_choice", is_any_tool, Indivisible::ForcedTool)];
+
 /// Why a request cannot be divided; none for one that can.
 ///
 /// Values are read as engines read them: a name that is there twice by its last value, numbers and truths in texts. What
@@ -148,6 +151,7 @@ pub struct Look {
 /// [`BodyError`] for anything but a JSON object.
 pub fn look(form: Form, body: &[u8]) -> Result<Look, BodyError> {
     let (mut top, mut sampling) = ([false; TOP.len()], [false; SAMPLING.len()]);
+    let mut messages = [false; MESSAGES.len()];
     let (mut params, mut carries_transfer) = (None, false);
     object::each(body, |member| {
         carries_transfer |= steers(&member);
@@ -155,12 +159,17 @@ pub fn look(form: Form, body: &[u8]) -> Result<Look, BodyError> {
         if form == Form::Generate && name == "sampling_params" {
             params = Some(value);
         }
-        // `text` of a response is how it is to be formed; no other form has a `truncation`.
+        // `text` of a response is how it is to be formed; no other form has a `truncation`. Anthropic's messages have
+        // none of these fields but the choice of a tool, in words of their own.
         let is_other = match name {
             "text" => form == Form::Responses,
             "truncation" => form != Form::Responses,
             _ => false,
         };
+        if form == Form::Messages {
+            note(&MESSAGES, &mut messages, name, value);
+            return;
+        }
         if !is_other {
             note(&TOP, &mut top, name, value);
         }
@@ -172,8 +181,12 @@ pub fn look(form: Form, body: &[u8]) -> Result<Look, BodyError> {
             note(&SAMPLING, &mut inner, &member.name, member.value);
         })?;
     }
-    let rows = SAMPLING.iter().chain(&SAMPLING).chain(&TOP);
-    let found = sampling.iter().chain(&inner).chain(&top);
+    let rows = SAMPLING
+        .iter()
+        .chain(&SAMPLING)
+        .chain(&TOP)
+        .chain(&MESSAGES);
+    let found = sampling.iter().chain(&inner).chain(&top).chain(&messages);
     let first = rows.zip(found).find(|(_, found)| **found);
     Ok(Look {
         carries_transfer,
@@ -209,6 +222,13 @@ fn is_not_disabled(json: &str) -> bool {
 
 fn is_forced(json: &str) -> bool {
     json.starts_with('{') || object::text(json).as_deref() == Some("required")
+}
+
+/// Anthropic's choice of a tool: `any` of them, or one `tool` by its name.
+fn is_any_tool(json: &str) -> bool {
+    let kind = object::get(json.as_bytes(), "type").ok().flatten();
+    let kind = kind.and_then(object::text);
+    matches!(kind.as_deref(), Some("any" | "tool"))
 }
 
 fn number(json: &str) -> Option<f64> {

@@ -22,6 +22,16 @@ pub enum Form {
     Responses,
     /// Generation with `sampling_params`, as vLLM and SGLang have it.
     Generate,
+    /// Anthropic's messages, as vLLM 0.32 has them.
+    Messages,
+}
+
+impl Form {
+    /// Whether engines of some releases answer such a prefill without a word of where the blocks are, whatever connector
+    /// they have.
+    pub const fn may_be_silent(self) -> bool {
+        matches!(self, Self::Responses | Self::Messages)
+    }
 }
 
 /// A body that no leg can be made from.
@@ -67,6 +77,8 @@ pub fn prefill(form: Form, body: &[u8], leg: &Leg) -> Result<Vec<u8>, BodyError>
         // Whatever it answers is not the answer: nobody will ask for it again.
         Form::Responses => &[("max_output_tokens", "1"), ("store", "false"), NO_STREAM],
         Form::Generate => &[NO_STREAM],
+        // It has no `min_tokens`.
+        Form::Messages => &[ONE_TOKEN[0], NO_STREAM],
     };
     // Room for the longest of these, which are shorter than the fields of any leg together.
     let mut out = ObjectWriter::with_capacity(body.len() + leg.field_bytes() + 128);

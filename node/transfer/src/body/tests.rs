@@ -47,6 +47,15 @@ fn a_prefill_of_responses_stores_nothing() {
 }
 
 #[test]
+fn a_prefill_of_messages_asks_for_one_token_and_no_stream() {
+    let client = r#"{"max_tokens":500,"system":"be kind","stream":true,"thinking":{"type":"enabled","budget_tokens":99},"messages":[]}"#;
+    assert_eq!(
+        prefilled(Form::Messages, client),
+        r#"{"system":"be kind","thinking":{"type":"enabled","budget_tokens":99},"messages":[],"max_tokens":1,"stream":false,"kv_transfer_params":{"a":1}}"#
+    );
+}
+
+#[test]
 fn a_prefill_of_generate_limits_its_sampling_params() {
     let one = r#""max_tokens":1,"min_tokens":1}"#;
     let cases = [
@@ -106,7 +115,7 @@ fn what_is_no_object_is_refused_without_repeating_it() {
 
 #[test]
 fn what_cannot_be_divided_is_named() {
-    use Form::{Completions, Generate, Responses};
+    use Form::{Completions, Generate, Messages, Responses};
     use Indivisible::*;
     let cases = [
         (
@@ -196,6 +205,26 @@ fn what_cannot_be_divided_is_named() {
         (Completions, r#"{"tool_choice":"auto","tools":[{}]}"#, None),
         (Completions, r#"{"tool_choice":"none","tools":[{}]}"#, None),
         (Completions, r#"{"tool_choice":null}"#, None),
+        (
+            Messages,
+            r#"{"tool_choice":{"type":"any"}}"#,
+            Some(ForcedTool),
+        ),
+        (
+            Messages,
+            r#"{"tool_choice":{"name":"f","\u0074ype":"tool"}}"#,
+            Some(ForcedTool),
+        ),
+        (Messages, r#"{"tool_choice":{"type":"auto"}}"#, None),
+        (Messages, r#"{"tool_choice":{"type":"none"}}"#, None),
+        (Messages, r#"{"tool_choice":{"type":7}}"#, None),
+        (Messages, r#"{"tool_choice":"any"}"#, None),
+        // What the engine does not read there.
+        (
+            Messages,
+            r#"{"n":2,"echo":true,"truncation":"auto","prompt":["a","b"]}"#,
+            None,
+        ),
     ];
     for (form, body, why) in cases {
         assert_eq!(indivisible(form, body.as_bytes()), Ok(why), "{body}");

@@ -13,6 +13,7 @@ use crate::fake_worker::body::{self, Bodies, Usage};
 use crate::fake_worker::connection::Request;
 use crate::fake_worker::fault::KvFault;
 use crate::fake_worker::ledger::Open;
+use crate::fake_worker::messages;
 use crate::fake_worker::pacer::Ticket;
 use crate::fake_worker::prompt::Answer;
 use crate::fake_worker::reply::{Ended, JSON, Reply};
@@ -118,7 +119,7 @@ impl<'a> Exchange<'a> {
         kv_fault: Option<KvFault>,
     ) -> Self {
         let prefix = match parsed.kind {
-            Kind::Chat => "chatcmpl",
+            Kind::Chat | Kind::Messages => "chatcmpl",
             Kind::Completion => "cmpl",
             Kind::Embedding => "embd",
         };
@@ -221,6 +222,11 @@ impl<'a> Exchange<'a> {
         if !self.request.stream {
             return refuse(reply, error).await;
         }
+        if self.request.kind == Kind::Messages {
+            let (name, data) = messages::error_event(error);
+            reply.named_event(name, &data).await?;
+            return reply.end_named().await;
+        }
         reply.event(&body::error_event(error)).await?;
         reply.end_stream().await
     }
@@ -269,8 +275,11 @@ impl<'a> Exchange<'a> {
             let texts: Vec<String> = texts
                 .map(|(answer, p)| answer.clone().text(p.produced))
                 .collect();
-            self.bodies()
-                .plain(&texts, self.finish_reason(), usage, &params)
+            let (bodies, finish) = (self.bodies(), self.finish_reason());
+            match self.request.kind {
+                Kind::Messages => bodies.whole_message(&texts.concat(), finish, usage, &params),
+                _ => bodies.plain(&texts, finish, usage, &params),
+            }
         };
         if let Some(format) = self.load_format {
             reply.header("endpoint-load-metrics", &self.load_report(format));
@@ -299,6 +308,12 @@ impl<'a> Exchange<'a> {
         self.finished();
         if let Err(why) = self.give(reply, ticket, &now).await? {
             return self.no_blocks(why, reply, entry).await;
+        }
+        if self.request.kind == Kind::Messages {
+            for (name, data) in messages::end(self.finish_reason(), self.usage(&now)) {
+                reply.named_event(name, &data).await?;
+            }
+            return reply.end_named().await;
         }
         if self.request.include_usage {
             reply
@@ -334,22 +349,38 @@ impl<'a> Exchange<'a> {
                 completion,
                 ..self.usage(std::slice::from_ref(progress))
             };
-            if sent.tokens == 0 && self.request.kind == Kind::Chat {
-                reply
-                    .event(&self.bodies().role_event(index, usage(0)))
-                    .await?;
+            if sent.tokens == 0 {
+                self.begin(reply, index, usage(0)).await?;
             }
             let last = sent.tokens + 1 == self.answer_tokens;
             let finish = last.then(|| self.finish_reason());
             let token = sent.rest.next_token();
-            let event = self
-                .bodies()
-                .token_event(index, &token, finish, usage(sent.tokens + 1));
-            reply.event(&event).await?;
+            if self.request.kind == Kind::Messages {
+                let (name, data) = messages::delta(&token);
+                reply.named_event(name, &data).await?;
+            } else {
+                let usage = usage(sent.tokens + 1);
+                let event = self.bodies().token_event(index, &token, finish, usage);
+                reply.event(&event).await?;
+            }
             reply.token_sent();
             sent.tokens += 1;
         }
         Ok(usize::from(progress.done && sent.tokens > before))
+    }
+
+    /// What comes before the first token of a choice.
+    async fn begin(&self, reply: &mut Reply<'_>, index: usize, usage: Usage) -> Result<(), Ended> {
+        match self.request.kind {
+            Kind::Chat => reply.event(&self.bodies().role_event(index, usage)).await,
+            Kind::Messages => {
+                for (name, data) in self.bodies().message_begins(usage.prompt) {
+                    reply.named_event(name, &data).await?;
+                }
+                Ok(())
+            }
+            Kind::Completion | Kind::Embedding => Ok(()),
+        }
     }
 
     fn finish_reason(&self) -> &'static str {
