@@ -8,7 +8,7 @@ use grapevine_tests::chat::{self, MODEL, chat};
 use grapevine_tests::http1::{self, Response};
 use grapevine_tests::keys::{KeyFile, write};
 use grapevine_tests::process::{self, Signal};
-use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::{Value, json};
 
 use crate::errors::assert_error;
@@ -460,6 +460,51 @@ async fn limits_of_a_key_hold_and_are_told() {
     let counted = |labels: &str| metrics.sum("grapevine_tenant_refusals_total", labels);
     assert_eq!(counted("tenant=\"rated\",reason=\"request_rate\""), 1.0);
     assert!(counted("tenant=\"t\",reason=\"tenant_requests\"") >= 2.0);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_count_by_what_was_used_and_failures_use_none() {
+    let mut file = KeyFile::new();
+    let writer = file.add("writer", "tokens_per_minute = 1000").await;
+    let clumsy = file.add("clumsy", "tokens_per_minute = 1000").await;
+    let house = House::of(file.plan(), vec![quick()]).await;
+    for streams in [false, true] {
+        let mut long = chat("tell me a long story", 1_100);
+        long["stream"] = streams.into();
+        let key = if streams { &clumsy } else { &writer };
+        if streams {
+            // Each would count with 256 tokens at the least, if it counted.
+            for _ in 0..8 {
+                let wrong = ask(&house, key, &[], &chat("hi", 9_999_999)).await;
+                assert_eq!(wrong.head.status, 400, "{}", wrong.text());
+            }
+        }
+        let answer = ask(&house, key, &[], &long).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        let limit = answer.head.header("x-ratelimit-limit-tokens");
+        assert_eq!(limit, Some("1000"));
+        // The record ends behind the answer's last byte.
+        let refused = eventually(LIMIT, "the rate is used up", async || {
+            let answer = ask(&house, key, &[], &chat("more", 1)).await;
+            so(answer.head.status == 429, || answer.text()).map(|()| answer)
+        });
+        let (refused, _) = refused.await;
+        assert_error(&refused, 429, "rate_limit_exceeded");
+        assert!(refused.text().contains("1000 tokens a minute"));
+        let left = refused.head.header("x-ratelimit-remaining-tokens");
+        assert_eq!(left, Some("0"));
+        assert!(refused.head.header("retry-after").is_some());
+        // What has nothing generated is no part of it.
+        let body = json!({ "model": MODEL, "prompt": "a text" }).to_string();
+        let bearer = format!("Bearer {key}");
+        let headers = [("authorization", bearer.as_str())];
+        let counted = http1::exchange(house.data(), "POST", "/tokenize", &headers, body.as_bytes());
+        assert_eq!(counted.await.head.status, 200);
+    }
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let refusals = metrics.sum("grapevine_tenant_refusals_total", "reason=\"token_rate\"");
+    assert!(refusals >= 2.0, "{refusals}");
     house.close().await;
 }
 

@@ -18,6 +18,7 @@ pub(super) enum Verdict {
     Admitted,
     TenantRequests,
     RequestRate,
+    TokenRate,
     QueueFull,
     Displaced,
     QueueTimeout,
@@ -26,10 +27,11 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Admitted,
         Self::TenantRequests,
         Self::RequestRate,
+        Self::TokenRate,
         Self::QueueFull,
         Self::Displaced,
         Self::QueueTimeout,
@@ -42,6 +44,7 @@ impl Verdict {
             Self::Admitted => "admitted",
             Self::TenantRequests => "tenant_requests",
             Self::RequestRate => "request_rate",
+            Self::TokenRate => "token_rate",
             Self::QueueFull => "queue_full",
             Self::Displaced => "displaced",
             Self::QueueTimeout => "queue_timeout",

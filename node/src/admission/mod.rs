@@ -49,8 +49,8 @@ use crate::api::error::{ApiError, ErrorKind};
 use crate::cluster::ServedModels;
 use crate::config::{AdmissionConfig, NoRoomStatus};
 use crate::live::Live;
-use crate::tenants::bucket::Quota;
-use crate::tenants::{ApiKey, OthersUse, Seat, Tenant};
+use crate::tenants::bucket::Quotas;
+use crate::tenants::{ApiKey, Charge, OthersUse, Seat, Tenant};
 
 /// Estimated tokens of a body whose length is not known, and of an answer, whose length never is.
 const TOKENS_UNKNOWN: u32 = 256;
@@ -97,6 +97,8 @@ pub struct Ask {
     bytes: u64,
     /// It is about a response that is there, and has nothing computed.
     only_reads: bool,
+    /// What it has computed counts in tokens.
+    uses_tokens: bool,
 }
 
 /// A request that was let in.
@@ -106,8 +108,10 @@ pub struct Admitted {
     pub permit: Permit,
     /// How long it waited, if it did.
     pub queued: Option<Duration>,
-    /// Its key's rate limit.
-    pub quota: Option<Quota>,
+    /// Its key's rate limits.
+    pub quotas: Quotas,
+    /// What it took of its key's rate of tokens.
+    pub charge: Option<Charge>,
 }
 
 /// A request that was turned away.
@@ -115,8 +119,8 @@ pub struct Admitted {
 pub struct AdmissionRefused {
     /// What the client gets.
     pub error: ApiError,
-    /// Its key's rate limit.
-    pub quota: Option<Quota>,
+    /// Its key's rate limits.
+    pub quotas: Quotas,
     /// How long it waited, if it did.
     pub queued: Option<Duration>,
 }
@@ -124,14 +128,22 @@ pub struct AdmissionRefused {
 /// A request beyond a limit of its key.
 struct Limited {
     error: ApiError,
-    quota: Option<Quota>,
+    quotas: Quotas,
 }
 
-impl From<Limited> for AdmissionRefused {
-    fn from(limited: Limited) -> Self {
+/// A request within the limits of its key.
+#[derive(Default)]
+struct Within {
+    seat: Option<Seat>,
+    charge: Option<Charge>,
+    quotas: Quotas,
+}
+
+impl From<Box<Limited>> for AdmissionRefused {
+    fn from(limited: Box<Limited>) -> Self {
         Self {
             error: limited.error,
-            quota: limited.quota,
+            quotas: limited.quotas,
             queued: None,
         }
     }
@@ -166,6 +178,15 @@ impl Ask {
     pub fn that_only_reads(self) -> Self {
         Self {
             only_reads: true,
+            ..self
+        }
+    }
+
+    /// The same for a request that no rate of tokens counts: it has nothing generated or embedded, or is an upload, whose
+    /// bytes say nothing of tokens.
+    pub fn without_tokens(self) -> Self {
+        Self {
+            uses_tokens: false,
             ..self
         }
     }
@@ -269,6 +290,7 @@ impl Admission {
             by: self.patience(deadline),
             bytes: 0,
             only_reads: false,
+            uses_tokens: true,
         }
     }
 
@@ -300,9 +322,13 @@ impl Admission {
         ask: &Ask,
     ) -> Result<Admitted, AdmissionRefused> {
         let beside = ask.only_reads.then(|| self.permits.beside()).flatten();
-        let (mut seat, quota) = match key {
+        let Within {
+            mut seat,
+            charge,
+            quotas,
+        } = match key {
             Some(key) => self.within_limits(key, ask, beside.is_some())?,
-            None => (None, None),
+            None => Within::default(),
         };
         let queued = match beside {
             Some(_) => Ok(None),
@@ -310,7 +336,7 @@ impl Admission {
         };
         let queued = queued.map_err(|Refused { error, queued }| AdmissionRefused {
             error,
-            quota,
+            quotas,
             queued,
         })?;
         if let Some(seat) = &mut seat {
@@ -320,7 +346,8 @@ impl Admission {
         Ok(Admitted {
             permit: self.permits.permit(seat, beside),
             queued,
-            quota,
+            quotas,
+            charge,
         })
     }
 
@@ -448,7 +475,7 @@ impl Admission {
         key: &Arc<ApiKey>,
         ask: &Ask,
         beside: bool,
-    ) -> Result<(Option<Seat>, Option<Quota>), Limited> {
+    ) -> Result<Within, Box<Limited>> {
         let others = &*self.parts.others;
         // One beside the others is none of `max_requests`, here or by what other replicas are told.
         let entered = (!beside).then(|| key.tenant().enter());
@@ -461,20 +488,45 @@ impl Admission {
                 let what = format!(
                     "{most} requests at once, of all keys of the tenant, are the limit of this key; let some end first"
                 );
-                return Err(self.limited(key, ask, Verdict::TenantRequests, what, None));
+                let quotas = Quotas::default();
+                return Err(self.limited(key, ask, Verdict::TenantRequests, what, quotas));
             }
         }
-        let quota = key.take(Instant::now(), others);
-        match quota {
-            Some(quota) if quota.next_in.is_some() => {
-                let what = format!(
-                    "{} requests a minute are the limit of this key",
-                    quota.limit
-                );
-                Err(self.limited(key, ask, Verdict::RequestRate, what, Some(quota)))
-            }
-            _ => Ok((entered.map(|(seat, _)| seat), quota)),
+        let now = Instant::now();
+        let mut quotas = Quotas {
+            requests: key.take(now, others),
+            tokens: None,
+        };
+        if let Some(quota) = quotas.requests.filter(|quota| quota.next_in.is_some()) {
+            let what = format!(
+                "{} requests a minute are the limit of this key",
+                quota.limit
+            );
+            return Err(self.limited(key, ask, Verdict::RequestRate, what, quotas));
         }
+        let mut charge = None;
+        if ask.uses_tokens {
+            match key.take_tokens(now, others, ask.claim.cost, ask.bytes_per_token) {
+                None => {}
+                Some(Ok((quota, taken))) => {
+                    quotas.tokens = Some(quota);
+                    charge = Some(taken);
+                }
+                Some(Err(quota)) => {
+                    quotas.tokens = Some(quota);
+                    let what = format!(
+                        "{} tokens a minute, of prompts and answers, are the limit of this key",
+                        quota.limit
+                    );
+                    return Err(self.limited(key, ask, Verdict::TokenRate, what, quotas));
+                }
+            }
+        }
+        Ok(Within {
+            seat: entered.map(|(seat, _)| seat),
+            charge,
+            quotas,
+        })
     }
 
     fn limited(
@@ -483,14 +535,14 @@ impl Admission {
         ask: &Ask,
         verdict: Verdict,
         what: String,
-        quota: Option<Quota>,
-    ) -> Limited {
+        quotas: Quotas,
+    ) -> Box<Limited> {
         self.parts.metrics.count(ask.class(), verdict);
         key.tenant().refused(verdict.as_str());
-        Limited {
+        Box::new(Limited {
             error: ApiError::new(ErrorKind::RateLimited, what),
-            quota,
-        }
+            quotas,
+        })
     }
 
     fn wait(&self, ask: &Ask) -> Wait {
@@ -604,20 +656,34 @@ fn turned_away(verdict: Verdict) -> ApiError {
     ApiError::new(ErrorKind::Overloaded, message)
 }
 
-const LIMIT_REQUESTS: HeaderName = HeaderName::from_static("x-ratelimit-limit-requests");
-const REMAINING_REQUESTS: HeaderName = HeaderName::from_static("x-ratelimit-remaining-requests");
-const RESET_REQUESTS: HeaderName = HeaderName::from_static("x-ratelimit-reset-requests");
+/// OpenAI's headers for a rate: its limit, what is left of it, and when it is whole again.
+struct RateHeaders([HeaderName; 3]);
+
+const REQUESTS: RateHeaders = RateHeaders([
+    HeaderName::from_static("x-ratelimit-limit-requests"),
+    HeaderName::from_static("x-ratelimit-remaining-requests"),
+    HeaderName::from_static("x-ratelimit-reset-requests"),
+]);
+const TOKENS: RateHeaders = RateHeaders([
+    HeaderName::from_static("x-ratelimit-limit-tokens"),
+    HeaderName::from_static("x-ratelimit-remaining-tokens"),
+    HeaderName::from_static("x-ratelimit-reset-tokens"),
+]);
 
 /// Tells a client where it stands, in OpenAI's headers.
-pub fn tell(quota: &Quota, headers: &mut HeaderMap) {
-    headers.insert(LIMIT_REQUESTS, quota.limit.into());
-    headers.insert(REMAINING_REQUESTS, quota.remaining.into());
-    let reset = format!("{}s", whole_seconds(quota.full_in));
-    if let Ok(reset) = HeaderValue::try_from(reset) {
-        headers.insert(RESET_REQUESTS, reset);
-    }
-    if let Some(next) = quota.next_in {
-        headers.insert(header::RETRY_AFTER, whole_seconds(next).max(1).into());
+pub fn tell(quotas: &Quotas, headers: &mut HeaderMap) {
+    for (quota, names) in [(&quotas.requests, REQUESTS), (&quotas.tokens, TOKENS)] {
+        let Some(quota) = quota else { continue };
+        let [limit, remaining, reset] = names.0;
+        headers.insert(limit, quota.limit.into());
+        headers.insert(remaining, quota.remaining.into());
+        let until = format!("{}s", whole_seconds(quota.full_in));
+        if let Ok(until) = HeaderValue::try_from(until) {
+            headers.insert(reset, until);
+        }
+        if let Some(next) = quota.next_in {
+            headers.insert(header::RETRY_AFTER, whole_seconds(next).max(1).into());
+        }
     }
 }
 

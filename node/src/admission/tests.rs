@@ -260,7 +260,7 @@ async fn what_has_nothing_computed_waits_for_no_place_up_to_a_bound() {
         let admitted = door.admission.admit(Some(&key), &reads).await;
         let mut admitted = admitted.expect("beside the one");
         assert_eq!(admitted.queued, None);
-        assert!(admitted.quota.is_some(), "the rate holds for it");
+        assert!(admitted.quotas.requests.is_some(), "the rate holds for it");
         door.admission.enter_at_once(&mut admitted.permit, &model);
         beside.push(admitted);
     }
@@ -310,12 +310,15 @@ async fn a_rate_is_kept_and_told() {
     let key = keys("requests_per_minute = 2");
     for remaining in [1, 0] {
         let admitted = door.admit(Some(&key)).await.expect("within the rate");
-        assert_eq!(admitted.quota.expect("a limit").remaining, remaining);
+        assert_eq!(
+            admitted.quotas.requests.expect("a limit").remaining,
+            remaining
+        );
     }
     let refused = door.admit(Some(&key)).await.expect_err("above it");
     assert_eq!(refused.error.kind, ErrorKind::RateLimited);
     let mut headers = HeaderMap::new();
-    tell(&refused.quota.expect("a limit"), &mut headers);
+    tell(&refused.quotas, &mut headers);
     for (name, value) in [
         ("x-ratelimit-limit-requests", "2"),
         ("x-ratelimit-remaining-requests", "0"),
@@ -326,6 +329,43 @@ async fn a_rate_is_kept_and_told() {
     }
     tokio::time::advance(Duration::from_secs(30)).await;
     assert!(door.admit(Some(&key)).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_of_tokens_is_held_by_what_is_expected_and_kept_by_what_was_used() {
+    let door = door(10, 0);
+    let key = keys("tokens_per_minute = 6000");
+    // 400 bytes, and 256 tokens for the answer.
+    let mut first = door.admit(Some(&key)).await.expect("within the rate");
+    assert_eq!(first.quotas.tokens.expect("a limit").remaining, 6_000 - 356);
+    assert_eq!(first.quotas.requests, None);
+    let charge = first.charge.take().expect("of a key with such a rate");
+    assert_eq!(charge.tokens_of(401), 100);
+    charge.settle(9_000);
+    let refused = door.admit(Some(&key)).await.expect_err("above it");
+    assert_eq!(refused.error.kind, ErrorKind::RateLimited);
+    assert!(refused.error.message.contains("6000 tokens a minute"));
+    let mut headers = HeaderMap::new();
+    tell(&refused.quotas, &mut headers);
+    for (name, value) in [
+        ("x-ratelimit-limit-tokens", "6000"),
+        ("x-ratelimit-remaining-tokens", "0"),
+        ("x-ratelimit-reset-tokens", "90s"),
+        ("retry-after", "31"),
+    ] {
+        assert_eq!(headers[name], value, "{name}");
+    }
+    assert_eq!(headers.len(), 4, "it has no rate of requests");
+    // What has nothing generated comes in, and takes nothing.
+    let ask = door.ask(Some(&key), None).without_tokens();
+    let counted = door.admission.admit(Some(&key), &ask).await.expect("in");
+    assert!(counted.charge.is_none() && counted.quotas.tokens.is_none());
+    tokio::time::advance(Duration::from_secs(31)).await;
+    // One that uses nothing gives all of it back, as it is dropped.
+    for _ in 0..3 {
+        let admitted = door.admit(Some(&key)).await.expect("paid");
+        assert_eq!(admitted.quotas.tokens.expect("a limit").remaining, 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]

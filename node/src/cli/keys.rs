@@ -22,8 +22,8 @@ Examples:
   grapevine serve --api-keys-file keys.toml       # requests need a key from now on
 
 The file holds hashes only. A replica reads it again when it changes, and at SIGHUP. Besides `name`
-and `hash` an entry may have: tenant, priority, models, max_requests, requests_per_minute, cluster,
-weight, expires.")]
+and `hash` an entry may have: tenant, priority, models, max_requests, requests_per_minute,
+tokens_per_minute, cluster, weight, expires.")]
 pub struct KeysArgs {
     #[command(subcommand)]
     action: Action,
@@ -120,6 +120,7 @@ fn json_of(key: &KeyConfig) -> Value {
         "weight": key.weight,
         "max_requests": key.max_requests,
         "requests_per_minute": key.requests_per_minute,
+        "tokens_per_minute": key.tokens_per_minute,
         "cluster": key.cluster,
         "models": key.models,
         "expires": end.map(|end| humantime::format_rfc3339_seconds(end.0).to_string()),
@@ -145,6 +146,9 @@ fn described(key: &KeyConfig, now: SystemTime) -> String {
     }
     if let Some(rate) = key.requests_per_minute {
         line += &format!(", {rate} requests a minute {scope}");
+    }
+    if let Some(rate) = key.tokens_per_minute {
+        line += &format!(", {rate} tokens a minute {scope}");
     }
     if key.max_requests == Some(0) || key.requests_per_minute == Some(0) {
         line += ": EVERY REQUEST IS REFUSED";
@@ -230,11 +234,11 @@ mod tests {
         let hash = secret::hash_of(b"k");
         let text = format!(
             "[[key]]\nname = \"a\"\nhash = \"{hash}\"\nmax_requests = 3\nrequests_per_minute = 60\n\
-             cluster = false\nmodels = [\"m\"]\nexpires = \"2027-01-31T00:00:00Z\""
+             tokens_per_minute = 9000\ncluster = false\nmodels = [\"m\"]\nexpires = \"2027-01-31T00:00:00Z\""
         );
         let keys = parse_keys(Path::new("k"), &text).expect("a good entry");
         let line = "a: tenant a, priority normal, weight 1, 3 requests at once on each replica, 60 requests a \
-                    minute on each replica, models m";
+                    minute on each replica, 9000 tokens a minute on each replica, models m";
         let end = keys[0].expires.expect("an end").0;
         for (now, ends) in [(SystemTime::UNIX_EPOCH, "ends"), (end, "ended")] {
             assert_eq!(
@@ -244,7 +248,7 @@ mod tests {
         }
         let shown = json!({
             "name": "a", "tenant": "a", "priority": "normal", "weight": 1.0, "max_requests": 3,
-            "requests_per_minute": 60, "cluster": false, "models": ["m"],
+            "requests_per_minute": 60, "tokens_per_minute": 9000, "cluster": false, "models": ["m"],
             "expires": "2027-01-31T00:00:00Z",
         });
         assert_eq!(json_of(&keys[0]), shown);

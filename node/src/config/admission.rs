@@ -95,9 +95,14 @@ section! {
         max_requests: Option<u32> = None;
         /// Requests in a minute; as many may come at once after a quiet minute. Above it 429. Unset: no limit.
         requests_per_minute: Option<u32> = None;
-        /// Whether both limits hold for the whole cluster, or for each replica by itself.
+        /// Tokens of prompts and answers in a minute; as many may be used at once after a quiet minute. Above it 429.
+        /// Unset: no limit.
         ///
-        /// The rate is divided evenly by the replicas that take traffic.
+        /// A request comes in while any are left. It counts with an estimate, and when it ends with what its worker says.
+        tokens_per_minute: Option<u32> = None;
+        /// Whether these limits hold for the whole cluster, or for each replica by itself.
+        ///
+        /// Rates are divided evenly by the replicas that take traffic.
         cluster: bool = true;
         /// Share against other tenants of the same class when requests wait.
         weight: f64 = 1.0, in 0.001..=100.0;

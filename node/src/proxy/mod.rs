@@ -398,7 +398,7 @@ impl Proxy {
                 },
             }
         };
-        let quota = record.quota;
+        let quotas = record.quotas;
         let cached = record.cache;
         let mut response = match won {
             Ok(Shown::Kept(answer)) => response::kept(answer, record),
@@ -418,9 +418,7 @@ impl Proxy {
             }
             Err(refusal) => refusal.response(record, self.dispatch.admission.no_room_status()),
         };
-        if let Some(quota) = &quota {
-            admission::tell(quota, response.headers_mut());
-        }
+        admission::tell(&quotas, response.headers_mut());
         if let Some(word) = cached {
             let headers = response.headers_mut();
             headers.insert(headers::CACHE, HeaderValue::from_static(word));

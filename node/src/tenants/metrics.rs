@@ -14,9 +14,10 @@ label_set! {
 }
 
 /// Why requests of a tenant are turned away.
-pub const REFUSALS: [&str; 6] = [
+pub const REFUSALS: [&str; 7] = [
     "tenant_requests",
     "request_rate",
+    "token_rate",
     "queue_full",
     "queue_bytes",
     "displaced",

@@ -13,7 +13,7 @@ mod tests;
 pub mod watch;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
@@ -24,7 +24,7 @@ use tokio::time::Instant;
 pub(crate) use self::offered::take_offered_keys;
 pub use self::tenant::{Gossiped, OthersUse, Seat, Tenant};
 
-use self::bucket::{Bucket, Quota};
+use self::bucket::{Bucket, Quota, Rate};
 use self::metrics::TenantMetrics;
 use crate::api::Priority;
 use crate::api::error::{ApiError, ErrorKind};
@@ -41,7 +41,61 @@ pub struct ApiKey {
     config: KeyConfig,
     tenant: Arc<Tenant>,
     models: HashSet<String>,
-    bucket: Arc<Mutex<Bucket>>,
+    buckets: Arc<Buckets>,
+}
+
+/// What a key has left of its rates; it stays when the key's entry is read anew.
+#[derive(Debug)]
+struct Buckets {
+    requests: Mutex<Bucket>,
+    tokens: Mutex<Bucket>,
+}
+
+impl Buckets {
+    fn new(now: Instant) -> Self {
+        Self {
+            requests: Mutex::new(Bucket::new(now)),
+            tokens: Mutex::new(Bucket::new(now)),
+        }
+    }
+}
+
+/// Tokens that a request took of its key's rate. Dropped unsettled, it used none of them.
+#[derive(Debug)]
+pub struct Charge {
+    buckets: Arc<Buckets>,
+    rate: Rate,
+    taken: u32,
+    bytes_per_token: u8,
+}
+
+impl Charge {
+    /// Tokens of a prompt in so many bytes of a body, where nobody says how many there are.
+    pub fn tokens_of(&self, bytes: u64) -> u64 {
+        bytes / u64::from(self.bytes_per_token.max(1))
+    }
+
+    /// So many tokens were used.
+    pub fn settle(mut self, used: u64) {
+        self.give_back(used);
+    }
+
+    fn give_back(&mut self, used: u64) {
+        let taken = std::mem::take(&mut self.taken);
+        if taken > 0 {
+            lock(&self.buckets.tokens).settle(self.rate, taken, used);
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.give_back(0);
+    }
+}
+
+fn lock(bucket: &Mutex<Bucket>) -> MutexGuard<'_, Bucket> {
+    bucket.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ApiKey {
@@ -87,14 +141,43 @@ impl ApiKey {
 
     /// Takes one request from its rate; none: it has no limit.
     pub fn take(&self, now: Instant, others: &dyn OthersUse) -> Option<Quota> {
-        let limit = self.config.requests_per_minute?;
-        let replicas = if self.config.cluster {
-            others.ready_replicas()
-        } else {
-            1
+        let rate = self.rate(self.config.requests_per_minute?, others);
+        Some(lock(&self.buckets.requests).take(now, rate))
+    }
+
+    /// Takes what a request is expected to use from its rate of tokens; none: it has no such limit. `bytes_per_token`: how
+    /// prompts are measured of which no worker says it.
+    ///
+    /// # Errors
+    /// Nothing is left of it.
+    pub fn take_tokens(
+        &self,
+        now: Instant,
+        others: &dyn OthersUse,
+        expected: u32,
+        bytes_per_token: u8,
+    ) -> Option<Result<(Quota, Charge), Quota>> {
+        let rate = self.rate(self.config.tokens_per_minute?, others);
+        let (quota, taken) = lock(&self.buckets.tokens).borrow(now, rate, expected);
+        if quota.next_in.is_some() {
+            return Some(Err(quota));
+        }
+        let buckets = Arc::clone(&self.buckets);
+        let charge = Charge {
+            buckets,
+            rate,
+            taken,
+            bytes_per_token,
         };
-        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(bucket.take(now, limit, replicas))
+        Some(Ok((quota, charge)))
+    }
+
+    fn rate(&self, limit: u32, others: &dyn OthersUse) -> Rate {
+        let replicas = match self.config.cluster {
+            true => others.ready_replicas(),
+            false => 1,
+        };
+        Rate { limit, replicas }
     }
 
     fn has_ended(&self) -> bool {
@@ -138,11 +221,11 @@ impl Keys {
                 tenants.insert(Arc::clone(tenant.name()), Arc::downgrade(&tenant));
                 tenant
             });
-            let bucket = old.get(&config.hash).map(|key| Arc::clone(&key.bucket));
+            let buckets = old.get(&config.hash).map(|key| Arc::clone(&key.buckets));
             let key = ApiKey {
                 tenant,
                 models: config.models.iter().cloned().collect(),
-                bucket: bucket.unwrap_or_else(|| Arc::new(Mutex::new(Bucket::new(now)))),
+                buckets: buckets.unwrap_or_else(|| Arc::new(Buckets::new(now))),
                 config,
             };
             list.insert(key.config.hash, Arc::new(key));

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
+
 use super::Record;
 use crate::api::error::ErrorKind;
 use crate::cluster::RecordedPlacement;
 use crate::http::sse::Usage;
 use crate::proxy::outcome::Outcome;
+use crate::tenants::Charge;
 use crate::trace::Ended;
 use crate::upstream::Worker;
 
@@ -40,6 +43,10 @@ impl Record {
         }
         if let Some(worker) = self.worker.as_ref().filter(|_| !is_reread) {
             self.count_tokens(worker);
+        }
+        if let Some(charge) = self.charge.take() {
+            let used = self.used_tokens(&charge);
+            charge.settle(used);
         }
         // Nothing of it came: a worker drops what still waits there, and the next one with this prompt must not take the
         // worker for one that forgets.
@@ -133,6 +140,20 @@ impl Record {
         if let Some(recorded) = recorded {
             self.cluster.cache_view().correct(recorded, &usage);
         }
+    }
+
+    /// Tokens of its prompt and its answer, by its worker's word; where it has none, by the bytes of its body and the events
+    /// of the answer. None where no worker computed anything.
+    fn used_tokens(&self, charge: &Charge) -> u64 {
+        let is_refused = |status: StatusCode| status.is_client_error() || status.is_server_error();
+        if self.worker.is_none() || self.status.is_some_and(is_refused) {
+            return 0;
+        }
+        let prompt = match self.usage {
+            Some(usage) => usage.prompt_tokens,
+            None => charge.tokens_of(self.bytes_in.unwrap_or_default()),
+        };
+        prompt.saturating_add(self.completion_tokens().unwrap_or(self.counted_tokens))
     }
 
     fn log(&self, outcome: Outcome, elapsed: Duration) {

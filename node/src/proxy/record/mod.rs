@@ -25,8 +25,8 @@ use crate::cache::Recording;
 use crate::cluster::{Cluster, RecordedPlacement};
 use crate::http::sse::{Scan, Usage};
 use crate::metrics::{Gaps, SampledSpan};
-use crate::tenants::bucket::Quota;
-use crate::tenants::{ApiKey, Tenant};
+use crate::tenants::bucket::Quotas;
+use crate::tenants::{ApiKey, Charge, Tenant};
 use crate::trace::RequestTrace;
 use crate::upstream::Worker;
 use crate::upstream::failure::Failure;
@@ -96,8 +96,10 @@ pub struct Record {
     pub queued: Option<Duration>,
     /// Since when it waits for a place, unless it has one.
     waits_since: Option<Instant>,
-    /// The rate limit of its key.
-    pub quota: Option<Quota>,
+    /// The rate limits of its key.
+    pub quotas: Quotas,
+    /// What it took of its key's rate of tokens, until it is known what it used.
+    pub charge: Option<Charge>,
     /// What the response cache had; none when it is off.
     pub cache: Option<&'static str>,
     /// Takes the answer down for the response cache.
@@ -170,7 +172,8 @@ impl Record {
             priority: Priority::default(),
             queued: None,
             waits_since: None,
-            quota: None,
+            quotas: Quotas::default(),
+            charge: None,
             recorded: None,
             first_token: None,
             is_cutting,

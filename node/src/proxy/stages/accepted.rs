@@ -58,6 +58,11 @@ impl Accepted {
         self.endpoint.traits().form
     }
 
+    /// Whether what it has computed counts in tokens.
+    fn counts_in_tokens(&self) -> bool {
+        self.endpoint.traits().computes && self.form() != Form::Multipart
+    }
+
     /// Length of its body, if the client said it.
     pub(in crate::proxy) fn announced(&self) -> Option<u64> {
         self.body.size_hint().exact()
@@ -85,7 +90,8 @@ impl Accepted {
             self.deadline,
         );
         let waits_by = match self.endpoint {
-            Endpoint::Response => waits_by.that_only_reads(),
+            Endpoint::Response => waits_by.that_only_reads().without_tokens(),
+            _ if !self.counts_in_tokens() => waits_by.without_tokens(),
             _ => waits_by,
         };
         record.priority = waits_by.class();
@@ -94,14 +100,15 @@ impl Accepted {
             Ok(admitted) => {
                 record.admission = Some(admitted.permit);
                 record.waited(admitted.queued);
-                record.quota = admitted.quota;
+                record.quotas = admitted.quotas;
+                record.charge = admitted.charge;
                 Ok(Admitted {
                     accepted: self,
                     waits_by,
                 })
             }
             Err(refused) => {
-                record.quota = refused.quota;
+                record.quotas = refused.quotas;
                 record.waited(refused.queued);
                 Err(refused.error)
             }
