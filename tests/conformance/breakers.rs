@@ -311,6 +311,49 @@ async fn a_breaker_holds_where_no_other_worker_is_left() {
     }
 }
 
+/// One client's requests fail in every engine: another's are served all along.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_fails_everywhere_ejects_nobody() {
+    let plan = Plan::default().set("retry.initial_backoff", "\"1ms\"");
+    let house = House::of(plan, vec![quick(); 4]).await;
+    let admin = house.cluster.replicas[0].admin();
+    for worker in &house.workers {
+        let fails = when_it_says("boom", 500);
+        worker.add_rule(fails).expect("there is room");
+    }
+    // Far more than the budget has retries for.
+    for number in 0..200 {
+        assert_eq!(ask(&house, &format!("boom {number}")).await, 500);
+        if number % 4 == 0 {
+            assert_eq!(ask(&house, &format!("good {number}")).await, 200);
+        }
+    }
+    let known = admin.workers().await;
+    let closed = known.iter().all(|worker| worker.breaker == "closed");
+    assert!(closed, "{known:?}");
+    let metrics = admin.metrics().await;
+    let faults = metrics.sum("grapevine_request_faults_total", "");
+    let retries = metrics.sum("grapevine_retries_total", "");
+    assert!(faults > 0.0 && retries < 200.0, "{faults}, {retries}");
+
+    // A worker that fails what others answer is ejected all the same.
+    house.workers[0].clear_rules();
+    let broken = Rule::always(Fault::status(500));
+    house.workers[0].add_rule(broken).expect("there is room");
+    let url = house.workers[0].url();
+    let mut number = 0;
+    eventually(LIMIT, "the broken one is left alone", async || {
+        number += 1;
+        ask(&house, &format!("other {number}")).await;
+        let known = admin.workers().await;
+        let open = known.iter().filter(|worker| worker.breaker != "closed");
+        let open: Vec<&str> = open.map(|worker| &*worker.id).collect();
+        so(open == [&*url], || format!("{open:?}"))
+    })
+    .await;
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_clients_did_wrong_speaks_against_no_worker() {
     const CLIENTS: usize = 20;

@@ -407,6 +407,9 @@ fn pool_of(
         turns: former
             .map(|pool| Arc::clone(&pool.turns))
             .unwrap_or_default(),
+        suspects_until: former
+            .map(|pool| Arc::clone(&pool.suspects_until))
+            .unwrap_or_default(),
         card: Mutex::default(),
     }
 }

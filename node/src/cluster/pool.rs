@@ -9,11 +9,12 @@ use grapevine_gossip::worker::{Role, WorkerId};
 use grapevine_placement::{Digest, PolicySettings, Ring, Slots};
 use grapevine_transfer::body::Form;
 use grapevine_transfer::{Connector, Half};
+use tokio::time::Instant;
 
 use super::pairing::{Mate, Pairing, Pairs};
 use crate::api::cards::Merged;
 use crate::upstream::health::Look;
-use crate::upstream::{Glance, Worker};
+use crate::upstream::{AtomicInstant, Glance, Worker};
 
 /// A worker in a pool.
 #[derive(Debug)]
@@ -92,6 +93,8 @@ pub struct Pool {
     pub(super) turns: Arc<Turns>,
     /// What its workers report about the model, once a client has asked.
     pub(super) card: Mutex<Option<Arc<Merged>>>,
+    /// Until when a worker's error may be the fault of the request that it answers.
+    pub(super) suspects_until: Arc<AtomicInstant>,
 }
 
 impl Pool {
@@ -236,6 +239,16 @@ impl Pool {
     /// A worker reports something else than before.
     pub(super) fn forget_card(&self) {
         *self.card.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Several workers answered one request with an error: others like it may come until then.
+    pub fn request_at_fault(&self, until: Instant) {
+        self.suspects_until.extend(until);
+    }
+
+    /// Whether a worker's error may be the fault of the request that it answers.
+    pub fn suspects_requests(&self, now: Instant) -> bool {
+        self.suspects_until.get().is_some_and(|until| now < until)
     }
 
     /// Whether so many of its workers are unhealthy, by this replica's opinion, that health is not believed: as placement

@@ -28,9 +28,9 @@ use super::retry::{self, Attempt, AttemptPlan, Exhausted};
 use super::stages::asked::{Asked, WaitsForRoom, with_room};
 use super::stages::placed::{Placed, Sent};
 use crate::cluster::{Pool, RecordedPlacement};
-use crate::upstream::Worker;
 use crate::upstream::failure::Failure;
 use crate::upstream::outgoing::Outgoing;
+use crate::upstream::{InFlight, Worker};
 
 /// Between two looks at a full budget.
 const BUDGET_LOOK: Duration = Duration::from_millis(20);
@@ -280,7 +280,13 @@ impl AttemptPlan for ToNext<'_> {
         let deadline = self.asked.deadline();
         let (worker, begun) = (Arc::clone(placed.worker()), Instant::now());
         let result = placed
-            .send(self.dispatch, &self.outgoing, deadline, attempt)
+            .send(
+                self.dispatch,
+                &self.outgoing,
+                deadline,
+                attempt,
+                InFlight::failed,
+            )
             .await;
         if let Err(failure) = &result {
             self.take_back();

@@ -14,6 +14,7 @@ pub mod cors;
 mod deaths;
 mod dispatch;
 pub mod division;
+mod doubts;
 mod failover;
 mod guarded;
 mod holders;

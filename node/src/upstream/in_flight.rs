@@ -17,6 +17,8 @@ use super::worker::Worker;
 pub struct InFlight {
     worker: Arc<Worker>,
     held: Load,
+    /// What it held until it ended, where its end is told later.
+    weighed: Load,
     permit: Option<Permit>,
     /// Its end shows how the worker's engine is. Else an HTTP server alone answers, whose answers, good and bad ones, say
     /// nothing to the breaker: it would let an engine have requests that computes none.
@@ -77,6 +79,7 @@ impl InFlight {
         Self {
             worker: Arc::clone(worker),
             held,
+            weighed: Load::default(),
             permit: Some(permit),
             judged: true,
             since: Instant::now(),
@@ -156,6 +159,12 @@ impl InFlight {
         self.worker.load.subtract(std::mem::take(&mut self.held));
     }
 
+    /// It weighs nothing any more. What its end shows about the worker is still to come, and counts with what it weighed.
+    pub fn has_ended(&mut self) {
+        self.weighed = std::mem::take(&mut self.held);
+        self.worker.load.subtract(self.weighed);
+    }
+
     /// The request ended, which shows nothing about the worker; its prompt takes room there until this is dropped.
     pub fn only_holds(&mut self) {
         self.end(AttemptOutcome::Neutral);
@@ -188,6 +197,11 @@ impl InFlight {
         }
     }
 
+    /// The attempt failed, which says of the worker what such failures say; a silence began at `since`.
+    pub fn failed(mut self, why: &Failure, since: Instant) {
+        self.fail(why, why.verdict(), since);
+    }
+
     /// The request ended, with what its end shows about the worker. Later calls do nothing.
     ///
     /// A good end is no sign of life: a client that reads slowly reads it long after the worker has written it.
@@ -201,10 +215,14 @@ impl InFlight {
             AttemptOutcome::Success if !self.judged => AttemptOutcome::Neutral,
             outcome => outcome,
         };
+        let weighed = match held == Load::default() {
+            true => self.weighed,
+            false => held,
+        };
         let load = grapevine_placement::Load {
-            requests: held.requests.into(),
-            prefill_tokens: held.prefill_tokens as f64,
-            context_tokens: held.context_tokens as f64,
+            requests: weighed.requests.into(),
+            prefill_tokens: weighed.prefill_tokens as f64,
+            context_tokens: weighed.context_tokens as f64,
         };
         self.worker.health.end(permit, outcome, load);
     }

@@ -23,6 +23,8 @@ metrics! {
     pub AttemptMetrics {
         attempts: Family<AttemptLabels, Counter>, "attempts", "Attempts by worker and result";
         retries: Counter, "retries", "Attempts after the first, of requests whose answer had not begun";
+        faults: Counter, "request_faults",
+            "Requests that several workers answered with a server's error, and none without: it counts against none of them";
     }
 }
 

@@ -96,6 +96,7 @@ impl<'a> ToPair<'a> {
         let mut plan = self.asked.attempt_plan(self.dispatch, self.record);
         plan.tried = tried;
         let placed = plan.place_in_pool()?;
+        drop(plan);
         self.tried_alone.push(placed.index());
         if let Some(computed) = self.computed.take() {
             computed.leave();

@@ -20,6 +20,7 @@ use crate::proxy::budget::Counted;
 use crate::proxy::deaths::{Company, Sign};
 use crate::proxy::dispatch::Dispatch;
 use crate::proxy::division::{Division, Way};
+use crate::proxy::doubts::Doubts;
 use crate::proxy::pauses::Reach;
 use crate::proxy::realtime::Session;
 use crate::proxy::record::Record;
@@ -70,6 +71,7 @@ pub(in crate::proxy) struct ToWorker<'a> {
     pub(super) record: &'a mut Record,
     /// Workers of its pool that are not asked, or not again.
     pub(in crate::proxy) tried: Vec<usize>,
+    pub(super) doubts: Doubts<'a>,
 }
 
 impl Asked {
@@ -196,6 +198,7 @@ impl Asked {
             dispatch,
             record,
             tried: Vec::new(),
+            doubts: Doubts::new(&dispatch.metrics.attempts),
         }
     }
 
@@ -465,12 +468,19 @@ impl AttemptPlan for ToWorker<'_> {
         self.record.propagate(&mut self.asked.outgoing.headers);
         let (outgoing, deadline) = (&self.asked.outgoing, self.asked.deadline);
         let (worker, begun) = (Arc::clone(placed.worker()), Instant::now());
+        let (pool, doubts) = (&self.asked.query.pool, &mut self.doubts);
+        let report = |in_flight: InFlight, failure: &Failure, since| {
+            doubts.failed(pool, in_flight, failure, since);
+        };
         let result = placed
-            .send(self.dispatch, outgoing, deadline, attempt)
+            .send(self.dispatch, outgoing, deadline, attempt, report)
             .await;
-        if let Err(failure) = &result {
-            self.record.attempt_failed(failure);
-            self.asked.failed_on(self.dispatch, &worker, begun, failure);
+        match &result {
+            Ok(sent) => self.doubts.answered(sent.answer.status()),
+            Err(failure) => {
+                self.record.attempt_failed(failure);
+                self.asked.failed_on(self.dispatch, &worker, begun, failure);
+            }
         }
         result
     }

@@ -114,8 +114,8 @@ impl Placed {
         self.decision.reason.as_str()
     }
 
-    /// Connects, sends, and waits until the answer is known to be one. A failure has been reported to
-    /// the worker's health when this returns.
+    /// Connects, sends, and waits until the answer is known to be one. `report`: gets what counts on the worker when that
+    /// failed, and since when it was silent.
     ///
     /// # Errors
     /// See [`Failure`].
@@ -125,6 +125,7 @@ impl Placed {
         outgoing: &Outgoing,
         deadline: Option<Instant>,
         attempt: retry::Attempt,
+        report: impl FnOnce(InFlight, &Failure, Instant),
     ) -> Result<Sent, Failure> {
         let waits_for = match outgoing.stream {
             true => WaitsFor::Token,
@@ -136,8 +137,7 @@ impl Placed {
             deadline,
             attempt,
         };
-        self.send_on(dispatch, outgoing, terms, Failure::verdict)
-            .await
+        self.send_reporting(dispatch, outgoing, terms, report).await
     }
 
     /// The same on other terms; `verdict`: what a failure says about the worker.
@@ -145,11 +145,24 @@ impl Placed {
     /// # Errors
     /// See [`Failure`].
     pub(in crate::proxy) async fn send_on(
-        mut self: Box<Self>,
+        self: Box<Self>,
         dispatch: &Dispatch,
         outgoing: &Outgoing,
         terms: Terms,
         verdict: impl Fn(&Failure) -> AttemptOutcome,
+    ) -> Result<Sent, Failure> {
+        let report = |mut in_flight: InFlight, failure: &Failure, since| {
+            in_flight.fail(failure, verdict(failure), since);
+        };
+        self.send_reporting(dispatch, outgoing, terms, report).await
+    }
+
+    async fn send_reporting(
+        mut self: Box<Self>,
+        dispatch: &Dispatch,
+        outgoing: &Outgoing,
+        terms: Terms,
+        report: impl FnOnce(InFlight, &Failure, Instant),
     ) -> Result<Sent, Failure> {
         let timeouts = dispatch.timeouts.now();
         let limits = AttemptLimits {
@@ -215,13 +228,12 @@ impl Placed {
                     dispatch.without_socket(&worker, why);
                 }
                 let since = Instant::now() - limits.patience.silence;
-                self.in_flight.fail(&failure, verdict(&failure), since);
+                // Its place there is free now, and its request may go on for long elsewhere.
+                report(self.into_in_flight(), &failure, since);
                 if let Some(pause) = failure.pause() {
                     let pause = pause.min(dispatch.retry.look().worker_pause_max);
                     worker.glance.paused_until.extend(Instant::now() + pause);
                 }
-                // Its place there is free now, and its request may go on for long elsewhere.
-                drop(self);
                 dispatch.admission.worker_has_room();
                 Err(failure)
             }

@@ -1,0 +1,104 @@
+//! A server's error: is it the worker's fault, or the request's?
+//!
+//! Some requests fail in every engine alike, and a client that sends one after the other would have the breakers of all
+//! workers open, for everybody. So what such an answer says of its worker is known only when others had the same request:
+//!
+//! | what became of the request | counts against |
+//! |---|---|
+//! | another worker answered it | each worker that failed |
+//! | two workers failed or more, and none answered | no worker: the request is at fault |
+//! | one failed, and no other was asked | that worker; none while a request was at fault within [`SUSPECTED_FOR`] |
+//!
+//! The last row is for what comes when the budget of retries is used up: by then one that was at fault has been found.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use grapevine_placement::AttemptOutcome;
+use http::StatusCode;
+use tokio::time::Instant;
+
+use crate::cluster::Pool;
+use crate::upstream::InFlight;
+use crate::upstream::failure::Failure;
+use crate::upstream::metrics::AttemptMetrics;
+
+/// So long after a request was at fault a worker's error that no other worker had a chance to contradict counts against
+/// nobody. It is the time over which breakers look at outcomes, by default.
+const SUSPECTED_FOR: Duration = Duration::from_secs(10);
+
+/// The workers that answered one request with a server's error. Settled when the request has an answer, or is dropped.
+#[derive(Debug)]
+pub(super) struct Doubts<'a> {
+    metrics: &'a AttemptMetrics,
+    failed: Vec<InFlight>,
+    pool: Option<Arc<Pool>>,
+}
+
+impl<'a> Doubts<'a> {
+    /// None failed yet.
+    pub(super) fn new(metrics: &'a AttemptMetrics) -> Self {
+        Self {
+            metrics,
+            failed: Vec::new(),
+            pool: None,
+        }
+    }
+
+    /// An attempt failed on a worker of this pool; a silence began at `since`.
+    pub(super) fn failed(
+        &mut self,
+        pool: &Arc<Pool>,
+        mut in_flight: InFlight,
+        failure: &Failure,
+        since: Instant,
+    ) {
+        if !is_doubtful(failure) || !in_flight.is_judged() {
+            in_flight.failed(failure, since);
+            return;
+        }
+        in_flight.is_heard();
+        in_flight.has_ended();
+        self.failed.push(in_flight);
+        self.pool = Some(Arc::clone(pool));
+    }
+
+    /// A worker answered with this status. One that refuses the request in its own way contradicts nobody.
+    pub(super) fn answered(&mut self, status: StatusCode) {
+        let outcome = match status.is_client_error() {
+            true => AttemptOutcome::Neutral,
+            false => AttemptOutcome::Failure,
+        };
+        self.end_all(outcome);
+    }
+
+    fn end_all(&mut self, outcome: AttemptOutcome) {
+        for mut in_flight in self.failed.drain(..) {
+            in_flight.end(outcome);
+        }
+    }
+}
+
+impl Drop for Doubts<'_> {
+    fn drop(&mut self) {
+        let Some(pool) = self.pool.take().filter(|_| !self.failed.is_empty()) else {
+            return;
+        };
+        let now = Instant::now();
+        if self.failed.len() > 1 {
+            self.metrics.faults.inc();
+            pool.request_at_fault(now + SUSPECTED_FOR);
+        }
+        let outcome = match pool.suspects_requests(now) {
+            true => AttemptOutcome::Neutral,
+            false => AttemptOutcome::Failure,
+        };
+        self.end_all(outcome);
+    }
+}
+
+/// A server's error, of an engine that lives and takes requests.
+fn is_doubtful(failure: &Failure) -> bool {
+    let is_error = failure.status().is_some_and(|s| s.is_server_error());
+    is_error && !failure.is_back_pressure() && !failure.is_leaving() && !failure.is_engine_dead()
+}
