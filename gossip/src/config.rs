@@ -150,9 +150,7 @@ impl GossipConfig {
     }
 
     /// Checks what can be checked without the network.
-    ///
-    /// # Errors
-    /// [`StartError::Config`] names the field and what to write instead.
+    /// Errors: [`StartError::Config`] names the field and what to write instead.
     pub fn check(&self) -> Result<(), StartError> {
         let wrong = |field, problem: String| Err(StartError::Config { field, problem });
         if self.advertise.is_none() && self.bind.ip().is_unspecified() {

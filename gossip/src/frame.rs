@@ -79,9 +79,7 @@ pub enum FrameError {
 
 impl Header {
     /// Reads a header from the first [`HEADER_BYTES`] of `bytes`; the rest may be missing yet.
-    ///
-    /// # Errors
-    /// `Short`, `Magic`, `Version`, `TooLong`.
+    /// Errors: `Short`, `Magic`, `Version`, `TooLong`.
     pub fn read(bytes: &[u8]) -> Result<Self, FrameError> {
         let header: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(FrameError::Short)?;
         if header[..2] != MAGIC {
@@ -109,9 +107,7 @@ impl Header {
 }
 
 /// Appends one frame to `out`.
-///
-/// # Errors
-/// `TooLong`; then `out` is as before.
+/// Errors: `TooLong`; then `out` is as before.
 pub(crate) fn seal(
     out: &mut Vec<u8>,
     kind: u8,
@@ -151,9 +147,7 @@ impl Encode for Raw<'_> {
 }
 
 /// Takes exactly one frame apart: its header and its undamaged body.
-///
-/// # Errors
-/// Every error but `Body` and `Value`.
+/// Errors: every error but `Body` and `Value`.
 pub(crate) fn open(bytes: &[u8]) -> Result<(Header, &[u8]), FrameError> {
     let header = Header::read(bytes)?;
     let body_end = HEADER_BYTES + header.body_len as usize;
@@ -170,9 +164,7 @@ pub(crate) fn open(bytes: &[u8]) -> Result<(Header, &[u8]), FrameError> {
 }
 
 /// Decodes what this release knows of a body, and leaves what a later one put behind it.
-///
-/// # Errors
-/// `Body`; then `body` is as before.
+/// Errors: `Body`; then `body` is as before.
 pub(crate) fn decode<T: Decode<()>>(body: &mut &[u8]) -> Result<T, FrameError> {
     let (value, used) = bincode::decode_from_slice(body, codec()).map_err(FrameError::Body)?;
     *body = &body[used..];

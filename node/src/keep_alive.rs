@@ -34,9 +34,7 @@ pub const OF_REQUESTS: KeepAlive = KeepAlive {
 
 impl KeepAlive {
     /// Sets it. The connections that a listening socket accepts have what it has.
-    ///
-    /// # Errors
-    /// The system's.
+    /// Errors: the system's.
     pub fn set(self, socket: &impl AsFd) -> io::Result<()> {
         let settings = socket2::TcpKeepalive::new()
             .with_time(self.after)
@@ -53,9 +51,7 @@ impl KeepAlive {
     /// Has a host that vanished given up in that time also while it has something to acknowledge, unless one that is there
     /// may take nothing for about as long (`stall`). More time would serve nobody: it would take the place of the number of
     /// looks, too. Done by Linux alone.
-    ///
-    /// # Errors
-    /// The system's.
+    /// Errors: the system's.
     pub fn set_for_unacknowledged(self, socket: &impl AsFd, stall: Duration) -> io::Result<()> {
         let within = self.given_up_after();
         if within < stall + ABOVE_STALL {

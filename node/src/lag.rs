@@ -26,7 +26,6 @@ const USUAL: Duration = Duration::from_millis(5);
 pub const LISTEN_FIRST: Duration = Duration::from_millis(250);
 
 /// Whether a timer that has just fired was due so long ago that nothing may be concluded from it.
-#[must_use]
 pub fn overslept(due: Instant) -> bool {
     due.elapsed() > LATE
 }
@@ -66,7 +65,6 @@ impl Default for Lag {
 
 impl Lag {
     /// Whether a timer was late at any moment since then: what timed out since may have been in time.
-    #[must_use]
     pub fn was_late_since(&self, then: Instant) -> bool {
         let late = self.late.load(Ordering::Relaxed);
         let last = Duration::from_millis(self.ticked.load(Ordering::Relaxed));

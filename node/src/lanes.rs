@@ -21,7 +21,6 @@ use crate::config::LANES_MAX;
 use crate::pulse::{Pulse, Pulses};
 
 /// As many lanes as the process may use cores: within its affinity and the quota of its cgroup.
-#[must_use]
 pub fn usual_count() -> NonZeroUsize {
     let cores = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     cores.min(NonZeroUsize::new(LANES_MAX as usize).expect("not zero"))
@@ -43,9 +42,7 @@ struct Lane {
 
 impl Lanes {
     /// Starts their threads.
-    ///
-    /// # Errors
-    /// The system's: no threads, or no descriptors, are left.
+    /// Errors: the system's: no threads, or no descriptors, are left.
     pub fn start(count: NonZeroUsize) -> io::Result<Self> {
         (0..count.get())
             .map(Lane::start)
@@ -54,7 +51,6 @@ impl Lanes {
     }
 
     /// Whether they go on.
-    #[must_use]
     pub fn pulses(&self) -> Pulses {
         self.0.iter().map(|lane| lane.pulse.clone()).collect()
     }

@@ -37,7 +37,6 @@ struct Shared {
 
 impl Pulse {
     /// Of a lane that lives at `now`.
-    #[must_use]
     pub fn new(now: Instant) -> Self {
         Self(Arc::new(Shared {
             began: now,
@@ -60,7 +59,6 @@ impl Pulse {
     }
 
     /// Whether it has not beaten for too long.
-    #[must_use]
     pub fn stands_still(&self, now: Instant) -> bool {
         let beat = Duration::from_millis(self.0.beat.load(Ordering::Relaxed));
         now.saturating_duration_since(self.0.began + beat) > STILL
@@ -79,7 +77,6 @@ impl FromIterator<Pulse> for Pulses {
 
 impl Pulses {
     /// Whether every lane goes on.
-    #[must_use]
     pub fn all_beat(&self, now: Instant) -> bool {
         self.still(now).next().is_none()
     }

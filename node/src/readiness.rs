@@ -75,7 +75,6 @@ impl Lack {
     ];
 
     /// As a label, and in answers.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Gossip => "gossip",
@@ -91,7 +90,6 @@ impl Lack {
     }
 
     /// For people; names nothing that only the admin port may show.
-    #[must_use]
     pub fn message(self) -> &'static str {
         match self {
             Self::Gossip => "the state of the cluster was not taken over yet",
@@ -158,7 +156,6 @@ impl fmt::Debug for Readiness {
 
 impl Readiness {
     /// Not ready before [`Readiness::run`] has looked at the workers.
-    #[must_use]
     pub fn new(parts: ReadinessParts) -> Self {
         let unseen =
             (!parts.config.look().ready_without_workers).then_some(Lack::NoWorkerReachable);
@@ -186,13 +183,11 @@ impl Readiness {
     }
 
     /// Whether balancers should send requests here.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.missing().next().is_none()
     }
 
     /// The body of an answer, the same on both ports.
-    #[must_use]
     pub fn body(&self) -> (bool, Vec<u8>) {
         #[derive(Serialize)]
         struct Body {

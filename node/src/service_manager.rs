@@ -61,9 +61,7 @@ pub enum HandedOver {
 
 impl ServiceManager {
     /// From the environment of process `pid`, and the sockets that it was started with.
-    ///
-    /// # Errors
-    /// Sockets were handed over that cannot be used. Where only the reports cannot be sent, a line is logged.
+    /// Errors: sockets were handed over that cannot be used. Where only the reports cannot be sent, a line is logged.
     pub fn of(
         variable: impl Fn(&str) -> Option<OsString>,
         pid: u32,

@@ -51,13 +51,11 @@ pub struct Phase {
 
 impl Phase {
     /// Whether this replica holds the cluster's view.
-    #[must_use]
     pub fn is_caught_up(&self) -> bool {
         self.caught_up.load(Ordering::Relaxed)
     }
 
     /// Whether clients should be asked to connect elsewhere (`Connection: close`).
-    #[must_use]
     pub fn is_leaving(&self) -> bool {
         *self.stage.borrow() > Stage::Serving
     }
@@ -73,7 +71,6 @@ impl Phase {
     }
 
     /// Whether open requests must end now; as a flag, because each of them looks often.
-    #[must_use]
     pub fn is_cutting(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.is_cutting)
     }
@@ -102,7 +99,6 @@ pub struct Cutoff {
 
 impl Cutoff {
     /// For a request whose connection's task also waits for [`Phase::cutting`], and polls it again then.
-    #[must_use]
     pub fn of_connection(phase: &Phase) -> Self {
         Self {
             is_cutting: phase.is_cutting(),
@@ -111,7 +107,6 @@ impl Cutoff {
     }
 
     /// For a request in a task of its own.
-    #[must_use]
     pub fn of_task(phase: &Phase) -> Self {
         let own = phase.clone();
         Self {
@@ -160,7 +155,6 @@ impl Ending {
     /// signal.
     ///
     /// The limit is the operator's, and reaching it is no failure that a service manager should act on.
-    #[must_use]
     pub fn exit_code(self) -> ExitCode {
         ExitCode::from(match self {
             Self::Drained | Self::Cut { .. } => 0,
@@ -215,7 +209,6 @@ impl Default for Shutdown {
 
 impl Shutdown {
     /// Serving, and without the cluster's view before [`Shutdown::caught_up`] is set.
-    #[must_use]
     pub fn new() -> Self {
         Self {
             stage: watch::Sender::new(Stage::Serving),
@@ -228,7 +221,6 @@ impl Shutdown {
     }
 
     /// The view of this end that parts hold.
-    #[must_use]
     pub fn phase(&self) -> Phase {
         Phase {
             stage: self.stage.subscribe(),
@@ -238,34 +230,28 @@ impl Shutdown {
     }
 
     /// Set while this replica holds the cluster's view; ready depends on it.
-    #[must_use]
     pub fn caught_up(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.caught_up)
     }
 
     /// For the task that accepts clients' connections, and ends soon after [`Phase::draining`]: until then there may be
     /// another connection.
-    #[must_use]
     pub fn accepting(&self) -> &TaskTracker {
         &self.accepting
     }
 
     /// For the tasks of clients' connections, which are drained.
-    #[must_use]
     pub fn connections(&self) -> &TaskTracker {
         &self.connections
     }
 
     /// For tasks that serve as long as there are requests and end at [`Phase::closed`].
-    #[must_use]
     pub fn background(&self) -> &TaskTracker {
         &self.background
     }
 
     /// Listens for SIGTERM and SIGINT from now on.
-    ///
-    /// # Errors
-    /// The system refuses the handlers.
+    /// Errors: the system refuses the handlers.
     pub fn signals(&self) -> io::Result<mpsc::Receiver<Signal>> {
         let (sender, receiver) = mpsc::channel(SIGNALS);
         let mut terminate = signal(SignalKind::terminate())?;

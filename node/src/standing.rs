@@ -21,7 +21,6 @@ pub struct Standing {
 
 impl Standing {
     /// With its tasks counted by `tracker`.
-    #[must_use]
     pub fn new(tracker: TaskTracker) -> Self {
         let lost = LostTasks::default();
         Self { tracker, lost }
@@ -49,13 +48,11 @@ impl Standing {
     }
 
     /// Where short tasks are counted: what one of them loses is lost to one connection or question alone.
-    #[must_use]
     pub fn tracker(&self) -> &TaskTracker {
         &self.tracker
     }
 
     /// Which of them a panic ended.
-    #[must_use]
     pub fn lost(&self) -> &LostTasks {
         &self.lost
     }
@@ -67,7 +64,6 @@ pub struct LostTasks(Arc<Mutex<BTreeMap<&'static str, bool>>>);
 
 impl LostTasks {
     /// Those that a panic ended, in order.
-    #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
         let all = self.lock();
         let lost = all.iter().filter(|(_, is_lost)| **is_lost);
@@ -75,7 +71,6 @@ impl LostTasks {
     }
 
     /// All that were started, in order, and whether a panic ended them.
-    #[must_use]
     pub fn all(&self) -> Vec<(&'static str, bool)> {
         let all = self.lock();
         all.iter()

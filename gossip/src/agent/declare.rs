@@ -26,9 +26,7 @@ impl Agent {
     ///
     /// Waits for the first exchange with a peer (at most until 3 s after the start), then for the
     /// first peer's confirmation (at most 1 s).
-    ///
-    /// # Errors
-    /// [`ChangeError`] if the registry is full.
+    /// Errors: [`ChangeError`] if the registry is full.
     pub async fn put_worker(
         &self,
         id: WorkerId,
@@ -39,9 +37,7 @@ impl Agent {
     }
 
     /// [`Agent::put_worker`] of many, as one change: all or none, confirmed together.
-    ///
-    /// # Errors
-    /// [`ChangeError`] if the registry has no room for all of them.
+    /// Errors: [`ChangeError`] if the registry has no room for all of them.
     pub async fn put_workers(
         &self,
         source: Source,
@@ -53,9 +49,7 @@ impl Agent {
 
     /// [`Agent::put_workers`] and [`Agent::label_worker`] of many as one change: no view has the workers without the labels.
     /// Either list may be empty.
-    ///
-    /// # Errors
-    /// [`ChangeError`] if the registry has no room for all of the workers; then nothing is labelled either.
+    /// Errors: [`ChangeError`] if the registry has no room for all of the workers; then nothing is labelled either.
     pub async fn declare(
         &self,
         source: Source,
@@ -74,9 +68,7 @@ impl Agent {
 
     /// [`Agent::declare`] of one that this replica answers for from now on: it becomes the writer of the entry, also
     /// where another replica wrote the same.
-    ///
-    /// # Errors
-    /// [`ChangeError`] if the registry is full.
+    /// Errors: [`ChangeError`] if the registry is full.
     pub async fn hold_worker(
         &self,
         id: WorkerId,

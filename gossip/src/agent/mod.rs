@@ -194,17 +194,13 @@ impl Agent {
     }
 
     /// Adds a worker of the configuration file, under stamp 0: any explicit change wins over it.
-    ///
-    /// # Errors
-    /// [`ChangeError`] if the registry is full.
+    /// Errors: [`ChangeError`] if the registry is full.
     pub fn configure(&self, id: WorkerId, spec: WorkerSpec) -> Result<(), ChangeError> {
         self.configure_all([(id, spec)])
     }
 
     /// [`Agent::configure`] of many, with one new view.
-    ///
-    /// # Errors
-    /// [`ChangeError`] if the registry is full; those before it are configured.
+    /// Errors: [`ChangeError`] if the registry is full; those before it are configured.
     pub fn configure_all(
         &self,
         workers: impl IntoIterator<Item = (WorkerId, WorkerSpec)>,
@@ -235,9 +231,7 @@ impl Agent {
     ///
     /// `None`, and nothing is changed, if the worker was removed, drained, described anew or taken for
     /// active since. If that has not been received yet, it wins when it is.
-    ///
-    /// # Errors
-    /// None of its own. Waits as [`Agent::put_worker`].
+    /// Errors: none of its own. Waits as [`Agent::put_worker`].
     pub async fn finish_warming(
         &self,
         id: &WorkerId,
@@ -256,10 +250,8 @@ impl Agent {
     /// Records that the worker's process started at `epoch`, in seconds since 1970. Any replica that
     /// notices may do so: the highest counts, the same or a lower one changes nothing. Rings do not
     /// change; evidence of former epochs is dropped everywhere.
-    ///
-    /// # Errors
-    /// [`ChangeError`] if there is no such worker, if `epoch` is more than a day ahead of this
-    /// replica's clock, or if the registry is full. Waits as [`Agent::put_worker`].
+    /// Errors: [`ChangeError`] if there is no such worker, if `epoch` is more than a day ahead of this replica's clock,
+    /// or if the registry is full. Waits as [`Agent::put_worker`].
     pub async fn restarted(&self, id: &WorkerId, epoch: u64) -> Result<Ack, ChangeError> {
         self.change(|registry, now| Ok(registry.restarted(id, epoch, now)?.into_iter().collect()))
             .await
@@ -273,18 +265,14 @@ impl Agent {
     }
 
     /// Takes back what `source` declared of a worker; a removal by the administrator masks every source.
-    ///
-    /// # Errors
-    /// [`ChangeError`] if there is no such worker. Waits as [`Agent::put_worker`].
+    /// Errors: [`ChangeError`] if there is no such worker. Waits as [`Agent::put_worker`].
     pub async fn remove_worker(&self, id: &WorkerId, source: Source) -> Result<Ack, ChangeError> {
         self.change(|registry, now| registry.remove(id, source, now))
             .await
     }
 
     /// [`Agent::remove_worker`] of many, as one change, confirmed together. One that is not there is passed over.
-    ///
-    /// # Errors
-    /// None of its own. Waits as [`Agent::put_worker`].
+    /// Errors: none of its own. Waits as [`Agent::put_worker`].
     pub async fn remove_workers(
         &self,
         ids: Vec<WorkerId>,
@@ -299,9 +287,7 @@ impl Agent {
     }
 
     /// Adds facts that were asked from a worker (its models); they fill gaps of what the sources declare.
-    ///
-    /// # Errors
-    /// [`ChangeError`] if there is no such worker. Waits as [`Agent::put_worker`].
+    /// Errors: [`ChangeError`] if there is no such worker. Waits as [`Agent::put_worker`].
     pub async fn learn(&self, id: WorkerId, facts: WorkerSpec) -> Result<Ack, ChangeError> {
         let write = |registry: &mut Registry, now| {
             Ok(registry.learn(id, facts, now)?.into_iter().collect())
@@ -346,9 +332,8 @@ impl Agent {
     }
 
     /// Adds labels to a worker, and replaces those of the same names.
-    ///
-    /// # Errors
-    /// [`ChangeError`] if there is no such worker, or if it would have too many. Waits as [`Agent::put_worker`].
+    /// Errors: [`ChangeError`] if there is no such worker, or if it would have too many. Waits as
+    /// [`Agent::put_worker`].
     pub async fn label_worker(&self, id: &WorkerId, labels: Labels) -> Result<Ack, ChangeError> {
         let report = (id.clone(), WorkerReport::Labels(labels));
         let (ack, mut refused) = self.take_over(vec![report]).await;
@@ -357,18 +342,14 @@ impl Agent {
 
     /// Drains a worker in the name of an administrator, beside what its sources declare: it gets nothing new, and leaves
     /// when they let go of it.
-    ///
-    /// # Errors
-    /// [`ChangeError`] if there is no such worker, or if the registry is full. Waits as [`Agent::put_worker`].
+    /// Errors: [`ChangeError`] if there is no such worker, or if the registry is full. Waits as [`Agent::put_worker`].
     pub async fn drain_worker(&self, id: &WorkerId) -> Result<Ack, ChangeError> {
         self.change(|registry, now| Ok(vec![registry.drain(id, now)?]))
             .await
     }
 
     /// Takes a drain back, and ends a warm-up: the worker is used as its sources declare.
-    ///
-    /// # Errors
-    /// [`ChangeError`] if there is no such worker. Waits as [`Agent::put_worker`].
+    /// Errors: [`ChangeError`] if there is no such worker. Waits as [`Agent::put_worker`].
     pub async fn activate_worker(&self, id: &WorkerId) -> Result<Ack, ChangeError> {
         self.change(|registry, now| registry.activate(id, now))
             .await
@@ -473,9 +454,7 @@ impl Agent {
 
     /// Asks one peer what it would decide about a request. Waits at most a second; dropping the call
     /// gives the question up. At most 50 questions a second and 4 at once to one peer.
-    ///
-    /// # Errors
-    /// [`AskError`]; each outcome is counted in `gossip_dry_runs_total`.
+    /// Errors: [`AskError`]; each outcome is counted in `gossip_dry_runs_total`.
     pub async fn ask(&self, peer: &ReplicaId, question: DryRun) -> Result<DryRunAnswer, AskError> {
         let result = self.try_ask(peer, question).await;
         let outcome = match &result {
@@ -493,9 +472,7 @@ impl Agent {
 
     /// Asks one peer a question of a plane of the caller, and waits for its whole answer; a peer that does not know the kind
     /// gives an empty one. Waits at most five seconds; at most 256 frames.
-    ///
-    /// # Errors
-    /// The peer is not connected, does not answer in time, or breaks off.
+    /// Errors: the peer is not connected, does not answer in time, or breaks off.
     pub async fn request(
         &self,
         peer: &ReplicaId,
@@ -546,10 +523,8 @@ impl Agent {
     /// New connections use it at once. A revoked replica is cut off at once, and leaves the view. Open
     /// connections are replaced one after the other, each without a gap; those that rest on a root
     /// that is trusted no more are cut off some seconds later.
-    ///
-    /// # Errors
-    /// [`IdentityError::Unproven`] if it is of another replica or cluster, or this is a cluster of
-    /// one; nothing has changed.
+    /// Errors: [`IdentityError::Unproven`] if it is of another replica or cluster, or this is a cluster of one; nothing
+    /// has changed.
     pub fn replace_identity(&self, identity: Identity) -> Result<bool, IdentityError> {
         let Some(net) = self.0.driver.net() else {
             return Err(IdentityError::Unproven {

@@ -32,9 +32,7 @@ impl Agent {
     /// Binds the socket and starts gossiping; returns at once, before any peer was met.
     ///
     /// `damping` gives the weight, 0 to 1, of other replicas' load counts of a given age.
-    ///
-    /// # Errors
-    /// [`StartError`]: a setting out of range, or an address that cannot be bound or resolved.
+    /// Errors: [`StartError`]: a setting out of range, or an address that cannot be bound or resolved.
     pub async fn start(
         config: GossipConfig,
         identity: Identity,
@@ -45,9 +43,7 @@ impl Agent {
     }
 
     /// [`Agent::start`] with another network and wall clock than the operating system's, for simulations.
-    ///
-    /// # Errors
-    /// As [`Agent::start`].
+    /// Errors: as [`Agent::start`].
     pub async fn start_on(
         network: Arc<dyn Network>,
         config: GossipConfig,
@@ -60,9 +56,7 @@ impl Agent {
 
     /// [`Agent::start_on`] with planes of the caller beside those of this crate. Their kinds have numbers that no kind of
     /// [`KINDS`](crate::wire::KINDS) has or will have: 128 and above.
-    ///
-    /// # Errors
-    /// As [`Agent::start`].
+    /// Errors: as [`Agent::start`].
     pub async fn start_with(
         network: Arc<dyn Network>,
         config: GossipConfig,
@@ -136,9 +130,7 @@ impl Agent {
     }
 
     /// A cluster of one: ready at once, no socket, no certificate.
-    ///
-    /// # Errors
-    /// [`StartError::Identity`] if a name is not a DNS label: it must be usable when peers come.
+    /// Errors: [`StartError::Identity`] if a name is not a DNS label: it must be usable when peers come.
     pub fn solo(
         cluster: &str,
         replica: &str,

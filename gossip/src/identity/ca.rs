@@ -43,17 +43,13 @@ fn apply(term: Term, params: &mut CertificateParams) {
 }
 
 /// Makes an authority for a cluster, valid for ten years.
-///
-/// # Errors
-/// [`IdentityError::Name`] if `cluster` is not a DNS label.
+/// Errors: [`IdentityError::Name`] if `cluster` is not a DNS label.
 pub fn create(cluster: &str) -> Result<Authority, IdentityError> {
     create_for(cluster, Term::days(CA_DAYS))
 }
 
 /// [`create`] for another time.
-///
-/// # Errors
-/// As [`create`].
+/// Errors: as [`create`].
 pub fn create_for(cluster: &str, term: Term) -> Result<Authority, IdentityError> {
     check_label("cluster id", cluster)?;
     let key = KeyPair::generate_for(&PKCS_ED25519).map_err(unmade)?;
@@ -76,9 +72,7 @@ pub fn create_for(cluster: &str, term: Term) -> Result<Authority, IdentityError>
 }
 
 /// The cluster that an authority was made for; of a bundle, the first one's.
-///
-/// # Errors
-/// [`IdentityError::Pem`] if the certificate is none that [`create`] made.
+/// Errors: [`IdentityError::Pem`] if the certificate is none that [`create`] made.
 pub fn cluster_of(ca_cert_pem: &str) -> Result<String, IdentityError> {
     let all = certificates_in(CA, ca_cert_pem)?;
     let cluster = all[0].1.authority_of();
@@ -92,9 +86,7 @@ pub fn cluster_of(ca_cert_pem: &str) -> Result<String, IdentityError> {
 }
 
 /// The one of a bundle's authorities whose key this is, as PEM.
-///
-/// # Errors
-/// [`IdentityError::Pem`] if there is none, or an argument is unusable.
+/// Errors: [`IdentityError::Pem`] if there is none, or an argument is unusable.
 pub fn authority_with_key<'a>(bundle: &'a str, key_pem: &str) -> Result<&'a str, IdentityError> {
     let key = key(key_pem)?;
     with_key(bundle, key.der_bytes())?.ok_or_else(|| IdentityError::Pem {
@@ -104,9 +96,7 @@ pub fn authority_with_key<'a>(bundle: &'a str, key_pem: &str) -> Result<&'a str,
 }
 
 /// Signs a certificate for one replica, for [`LEAF_DAYS`] days.
-///
-/// # Errors
-/// As [`issue_for`].
+/// Errors: as [`issue_for`].
 pub fn issue(
     ca_cert_pem: &str,
     ca_key_pem: &str,
@@ -124,9 +114,7 @@ pub fn issue(
 
 /// Signs a certificate for one replica with a new key. Of several authorities in `ca_cert_pem` the
 /// one signs whose key is given. No leaf outlives its authority: the term ends with it at the latest.
-///
-/// # Errors
-/// [`IdentityError::Name`] or [`IdentityError::Pem`] if an argument is unusable.
+/// Errors: [`IdentityError::Name`] or [`IdentityError::Pem`] if an argument is unusable.
 pub fn issue_for(
     ca_cert_pem: &str,
     ca_key_pem: &str,
@@ -171,9 +159,7 @@ pub fn issue_for(
 /// `number` must rise from list to list; Unix seconds do. The list ends with its authority, so that
 /// nobody has to renew one that did not change. That of an authority that has ended lasts a day more: no format has lists
 /// that end before they begin, and whoever still has that authority in the bundle needs its list.
-///
-/// # Errors
-/// [`IdentityError::Pem`] if an argument is unusable.
+/// Errors: [`IdentityError::Pem`] if an argument is unusable.
 pub fn revocations(
     ca_cert_pem: &str,
     ca_key_pem: &str,
@@ -202,9 +188,7 @@ pub fn revocations(
 }
 
 /// The certificate of a leaf's own PEM text.
-///
-/// # Errors
-/// [`IdentityError::Pem`] if there is none.
+/// Errors: [`IdentityError::Pem`] if there is none.
 pub fn leaf_of(cert_pem: &str) -> Result<Certificate, IdentityError> {
     let mut all = certificates_in("the certificate file", cert_pem)?;
     Ok(all.swap_remove(0).1)

@@ -131,9 +131,7 @@ pub enum IdentityError {
 
 impl Identity {
     /// Reads the files and checks them as [`Identity::from_pem`] does.
-    ///
-    /// # Errors
-    /// [`IdentityError::Read`] names the file; the rest as for [`Identity::from_pem`].
+    /// Errors: [`IdentityError::Read`] names the file; the rest as for [`Identity::from_pem`].
     pub fn load(cluster: &str, replica: &str, files: &PemFiles) -> Result<Self, IdentityError> {
         let read = |path: &Path| {
             std::fs::read_to_string(path).map_err(|cause| IdentityError::Read {
@@ -154,10 +152,8 @@ impl Identity {
 
     /// Makes an identity from PEM text and checks that it proves what it will claim. `ca` may hold
     /// several roots; the first certificate of `cert` is the leaf.
-    ///
-    /// # Errors
-    /// [`IdentityError::Name`], [`IdentityError::Pem`], [`IdentityError::Foreign`], [`IdentityError::Unproven`] (expired,
-    /// other replica, other cluster) or [`IdentityError::Mismatch`].
+    /// Errors: [`IdentityError::Name`], [`IdentityError::Pem`], [`IdentityError::Foreign`], [`IdentityError::Unproven`]
+    /// (expired, other replica, other cluster) or [`IdentityError::Mismatch`].
     pub fn from_pem(
         cluster: &str,
         replica: &str,
@@ -169,10 +165,8 @@ impl Identity {
     }
 
     /// The same with lists of revoked certificates (PEM), those of all roots in one text.
-    ///
-    /// # Errors
-    /// [`IdentityError::Pem`] if a list is damaged, [`IdentityError::Lists`] if one is forged or none is of a root;
-    /// [`IdentityError::Unproven`] if this replica's own certificate is on one.
+    /// Errors: [`IdentityError::Pem`] if a list is damaged, [`IdentityError::Lists`] if one is forged or none is of a
+    /// root; [`IdentityError::Unproven`] if this replica's own certificate is on one.
     pub fn revoking(mut self, lists: &str) -> Result<Self, IdentityError> {
         self.revoked = x509::lists(lists)?;
         x509::check_lists(&self.revoked, &self.authorities)?;
@@ -183,9 +177,7 @@ impl Identity {
     /// The same identity with the lists that a former one had of authorities that it still trusts and has no list of, and
     /// how many those are. While one authority replaces the other, files change one by one, and nobody who was revoked is
     /// let in by that.
-    ///
-    /// # Errors
-    /// [`IdentityError::Unproven`] if this replica's own certificate is on one of them.
+    /// Errors: [`IdentityError::Unproven`] if this replica's own certificate is on one of them.
     pub(crate) fn with_lists_of(mut self, former: &Self) -> Result<(Self, usize), IdentityError> {
         let kept = x509::missing_lists(&former.revoked, &self.revoked, &self.authorities)?;
         let count = kept.len();

@@ -16,7 +16,6 @@ pub struct Term {
 impl Term {
     /// So many days from now, dated back 10 minutes: a replica whose clock is that much behind
     /// accepts it at once.
-    #[must_use]
     pub fn days(days: u16) -> Self {
         let now = SystemTime::now();
         Self {
@@ -26,7 +25,6 @@ impl Term {
     }
 
     /// Why the certificate is not accepted at a moment, if so.
-    #[must_use]
     pub fn amiss(&self, now: SystemTime) -> Option<String> {
         if now > self.until {
             Some(expired(unix_s(self.until)))
@@ -39,7 +37,6 @@ impl Term {
 }
 
 /// A moment as people read it: `2027-01-31 00:00:00.0 UTC`.
-#[must_use]
 pub fn date(at: SystemTime) -> String {
     date_of(unix_s(at))
 }

@@ -80,9 +80,7 @@ pub struct Certificate {
 
 impl Certificate {
     /// Reads one certificate.
-    ///
-    /// # Errors
-    /// [`IdentityError::Pem`] names `what` if it is not X.509.
+    /// Errors: [`IdentityError::Pem`] names `what` if it is not X.509.
     pub(crate) fn read(what: &'static str, der: &[u8]) -> Result<Self, IdentityError> {
         let parsed = parse(what, der)?;
         let validity = parsed.validity();
@@ -98,16 +96,13 @@ impl Certificate {
     }
 
     /// The cluster of an authority that [`super::create`] made.
-    #[must_use]
     pub fn authority_of(&self) -> Option<&str> {
         self.name.strip_prefix(AUTHORITY_OF)
     }
 }
 
 /// All certificates of a PEM text, at least one, each with its own text.
-///
-/// # Errors
-/// [`IdentityError::Pem`] names `what` if there is none, or one is damaged.
+/// Errors: [`IdentityError::Pem`] names `what` if there is none, or one is damaged.
 pub fn certificates_in<'a>(
     what: &'static str,
     pem: &'a str,
@@ -130,10 +125,8 @@ pub fn certificates_in<'a>(
 }
 
 /// Revoked serial numbers and since when, of all lists of a PEM text together; `ca` is the bundle of the authorities.
-///
-/// # Errors
-/// [`IdentityError::Pem`] if there is no list or one is damaged, [`IdentityError::Lists`] if one is forged or none is of
-/// these authorities.
+/// Errors: [`IdentityError::Pem`] if there is no list or one is damaged, [`IdentityError::Lists`] if one is forged or
+/// none is of these authorities.
 pub fn revoked_in(ca: &str, pem: &str) -> Result<BTreeMap<Serial, SystemTime>, IdentityError> {
     let lists = lists(pem)?;
     check_lists(&lists, &super::certificates(CA, ca)?)?;

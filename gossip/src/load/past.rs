@@ -62,7 +62,6 @@ pub struct Past(BTreeMap<WorkerId, Common>);
 
 impl Past {
     /// What it was; `None` if it has not changed since.
-    #[must_use]
     pub fn of(&self, worker: &WorkerId) -> Option<Common> {
         self.0.get(worker).copied()
     }

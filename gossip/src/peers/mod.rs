@@ -111,9 +111,7 @@ impl PeerTable {
     }
 
     /// Counts a HELLO of a replica whose certificate was checked against its id.
-    ///
-    /// # Errors
-    /// `Banned`; `Flood` if it sends HELLO all the time; `TooMany` if the table is full of offenders.
+    /// Errors: `Banned`; `Flood` if it sends HELLO all the time; `TooMany` if the table is full of offenders.
     pub(crate) fn greeted(&mut self, id: &ReplicaId, now: Instant) -> Result<(), Reason> {
         let limits = self.limits_of(id, now).ok_or(Reason::TooMany)?;
         if limits.is_banned(now) {
@@ -230,9 +228,7 @@ impl PeerTable {
     }
 
     /// Whether an admitted replica may send this now, before anything of it is read.
-    ///
-    /// # Errors
-    /// Refused as `Unknown`, `Banned` or `Flood`.
+    /// Errors: refused as `Unknown`, `Banned` or `Flood`.
     pub(crate) fn allow(
         &mut self,
         from: &ReplicaId,

@@ -42,18 +42,14 @@ impl DryRunPlane {
     }
 
     /// Leave to ask a peer, until it is dropped.
-    ///
-    /// # Errors
-    /// `TooMany`.
+    /// Errors: `TooMany`.
     pub(crate) fn may_ask(&mut self, peer: &ReplicaId, now: Instant) -> Result<Permit, AskError> {
         self.asked.open(peer, now).ok_or(AskError::TooMany)
     }
 }
 
 /// The decision in what came back to a question.
-///
-/// # Errors
-/// Every one but `Malformed` and `TooMany`.
+/// Errors: every one but `Malformed` and `TooMany`.
 pub(crate) fn decision(
     answer: Result<Vec<Received>, RequestError>,
 ) -> Result<DryRunAnswer, AskError> {

@@ -12,9 +12,7 @@ use crate::worker::{Source, State, WorkerId};
 impl Registry {
     /// An administrator wants the worker to get nothing new, whatever its sources declare. Returns the entry to push,
     /// always a new one: it must win over an activation that was not received yet.
-    ///
-    /// # Errors
-    /// [`RegistryError::UnknownWorker`]; [`RegistryError::Full`].
+    /// Errors: [`RegistryError::UnknownWorker`]; [`RegistryError::Full`].
     pub fn drain(&mut self, id: &WorkerId, now_ms: u64) -> Result<Entry, RegistryError> {
         let worker = effective(&self.of_worker(id));
         let worker = worker.ok_or_else(|| RegistryError::UnknownWorker(id.clone()))?;
@@ -25,9 +23,7 @@ impl Registry {
 
     /// An administrator wants the worker to be used as its sources declare: takes a drain back, and ends a warm-up.
     /// Returns the entries to push, of which the end of a drain is always new. A worker that its source drains stays so.
-    ///
-    /// # Errors
-    /// [`RegistryError::UnknownWorker`]; [`RegistryError::Full`].
+    /// Errors: [`RegistryError::UnknownWorker`]; [`RegistryError::Full`].
     pub fn activate(&mut self, id: &WorkerId, now_ms: u64) -> Result<Vec<Entry>, RegistryError> {
         if !self.is_worker(id) {
             return Err(RegistryError::UnknownWorker(id.clone()));

@@ -12,9 +12,7 @@ fn is_of_start(entry: &Entry) -> bool {
 impl Registry {
     /// [`Registry::configure`] of a replica that has met its cluster already: what that knows of a worker from a
     /// configuration stays, as in [`Registry::yield_to`].
-    ///
-    /// # Errors
-    /// [`RegistryError::Full`].
+    /// Errors: [`RegistryError::Full`].
     pub(crate) fn configure_late(
         &mut self,
         id: WorkerId,

@@ -10,9 +10,7 @@ use crate::worker::{Labels, Source, WorkerId};
 impl Registry {
     /// Adds labels to a worker, and replaces those of the same names. Returns the entry to push, or `None` if all of them
     /// are known.
-    ///
-    /// # Errors
-    /// [`RegistryError::UnknownWorker`]; [`RegistryError::Labels`] if the worker would have too many;
+    /// Errors: [`RegistryError::UnknownWorker`]; [`RegistryError::Labels`] if the worker would have too many;
     /// [`RegistryError::Full`].
     pub fn label(
         &mut self,

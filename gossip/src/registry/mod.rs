@@ -163,9 +163,7 @@ impl Registry {
 
     /// A worker from the configuration file as read at start. Returns the entry to push, or `None`
     /// if something explicit is known already, or the same.
-    ///
-    /// # Errors
-    /// [`RegistryError::Full`].
+    /// Errors: [`RegistryError::Full`].
     pub fn configure(
         &mut self,
         id: WorkerId,
@@ -188,9 +186,7 @@ impl Registry {
     ///
     /// An admin's declaration is always written anew, since it must win over a removal not yet received;
     /// the other sources repeat themselves all the time, so an equal repetition gives `None`.
-    ///
-    /// # Errors
-    /// [`RegistryError::Full`].
+    /// Errors: [`RegistryError::Full`].
     pub fn put(
         &mut self,
         id: WorkerId,
@@ -212,9 +208,7 @@ impl Registry {
     }
 
     /// [`Registry::put_all`] of one that this replica answers for: written anew also where another replica wrote the same.
-    ///
-    /// # Errors
-    /// [`RegistryError::Full`].
+    /// Errors: [`RegistryError::Full`].
     pub fn hold(
         &mut self,
         id: WorkerId,
@@ -255,9 +249,7 @@ impl Registry {
     }
 
     /// [`Registry::put`] of many: all or none. What is noted of those that were not in the set ends.
-    ///
-    /// # Errors
-    /// [`RegistryError::Full`].
+    /// Errors: [`RegistryError::Full`].
     pub fn put_all(
         &mut self,
         source: &Source,
@@ -279,9 +271,7 @@ impl Registry {
 
     /// Facts that this replica learned by asking the worker. Returns the entry to push, or `None`
     /// if they were known.
-    ///
-    /// # Errors
-    /// [`RegistryError::UnknownWorker`] if the worker was removed meanwhile, [`RegistryError::Full`].
+    /// Errors: [`RegistryError::UnknownWorker`] if the worker was removed meanwhile, [`RegistryError::Full`].
     pub fn learn(
         &mut self,
         id: WorkerId,
@@ -298,9 +288,7 @@ impl Registry {
     /// `source` declares now that this worker is gone. Returns the entries to push: the tombstone, and
     /// the end of what was learned about the worker, of its labels and of its drain, if it left the set. Empty if a source other
     /// than admin had not declared that it exists.
-    ///
-    /// # Errors
-    /// [`RegistryError::UnknownWorker`] if an admin removes what is not in the set.
+    /// Errors: [`RegistryError::UnknownWorker`] if an admin removes what is not in the set.
     pub fn remove(
         &mut self,
         id: &WorkerId,
@@ -344,10 +332,8 @@ impl Registry {
     }
 
     /// Takes over what is greater in `entries`, from a push, a sync or a snapshot.
-    ///
-    /// # Errors
-    /// [`RegistryError::Quarantine`] if any stamp is more than 25 h ahead of `now_ms` (Unix
-    /// milliseconds); then nothing of the batch was merged.
+    /// Errors: [`RegistryError::Quarantine`] if any stamp is more than 25 h ahead of `now_ms` (Unix milliseconds); then
+    /// nothing of the batch was merged.
     pub fn merge(&mut self, entries: Vec<Entry>, now_ms: u64) -> Result<Merged, RegistryError> {
         let mut merged = Merged::default();
         if let Some(latest) = entries.iter().max_by_key(|entry| entry.stamp) {

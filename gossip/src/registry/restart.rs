@@ -20,10 +20,8 @@ const EPOCH_LEAD_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 impl Registry {
     /// The worker's process started at `epoch`, in seconds since 1970. Returns the entry to push, or
     /// `None` if that or a later start is known.
-    ///
-    /// # Errors
-    /// [`RegistryError::UnknownWorker`]; [`RegistryError::Epoch`] if it lies more than a day ahead of
-    /// our clock; [`RegistryError::Full`].
+    /// Errors: [`RegistryError::UnknownWorker`]; [`RegistryError::Epoch`] if it lies more than a day ahead of our
+    /// clock; [`RegistryError::Full`].
     pub fn restarted(
         &mut self,
         id: &WorkerId,

@@ -102,9 +102,7 @@ pub(super) fn leaf_of(connection: &Connection) -> Option<Certificate> {
 }
 
 /// Takes another identity of the same replica into use; false if it is the one in use.
-///
-/// # Errors
-/// It is of another replica or cluster; nothing has changed.
+/// Errors: it is of another replica or cluster; nothing has changed.
 pub(super) fn replace(
     shared: &Arc<Shared>,
     receiver: &Arc<dyn Receiver>,

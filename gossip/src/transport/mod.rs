@@ -391,9 +391,7 @@ impl Transport {
 
     /// Takes another certificate, other roots or other revocations into use; false if they are those
     /// in use. Connections follow by and by.
-    ///
-    /// # Errors
-    /// It is the identity of another replica or cluster; nothing has changed.
+    /// Errors: it is the identity of another replica or cluster; nothing has changed.
     pub(crate) fn replace_identity(
         &self,
         receiver: &Arc<dyn Receiver>,

@@ -45,9 +45,7 @@ pub struct Received {
 }
 
 /// Appends `message` as one frame to `out`.
-///
-/// # Errors
-/// `TooLong`, for more entries or slots than fit one frame; then `out` is as before.
+/// Errors: `TooLong`, for more entries or slots than fit one frame; then `out` is as before.
 pub fn encode(
     out: &mut Vec<u8>,
     generation: u64,
@@ -58,17 +56,13 @@ pub fn encode(
 }
 
 /// Takes one whole frame apart.
-///
-/// # Errors
-/// The frame is damaged, of another version, or does not decode; nothing of it may be used.
+/// Errors: the frame is damaged, of another version, or does not decode; nothing of it may be used.
 pub fn decode(bytes: &[u8]) -> Result<Received, FrameError> {
     decode_with(bytes, &[])
 }
 
 /// [`decode`], with kinds of planes from outside this crate; one whose code is in [`KINDS`] is never met.
-///
-/// # Errors
-/// As [`decode`].
+/// Errors: as [`decode`].
 pub fn decode_with(bytes: &[u8], extra: &[&'static Kind]) -> Result<Received, FrameError> {
     let (header, body) = frame::open(bytes)?;
     let kinds::Read {

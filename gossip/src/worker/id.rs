@@ -185,9 +185,7 @@ impl WorkerId {
     }
 
     /// The id of the worker at this URL, however it is spelled.
-    ///
-    /// # Errors
-    /// The URL is not one of a worker; nothing was changed.
+    /// Errors: the URL is not one of a worker; nothing was changed.
     pub fn from_url(url: &str) -> Result<Self, WorkerError> {
         url.parse::<WorkerUrl>()?.to_string().parse()
     }

@@ -33,9 +33,7 @@ pub struct Labels(BTreeMap<String, String>);
 
 impl Labels {
     /// Labels from names and values; of two of one name, the last is kept.
-    ///
-    /// # Errors
-    /// The first limit that they break.
+    /// Errors: the first limit that they break.
     pub fn new<N, V>(labels: impl IntoIterator<Item = (N, V)>) -> Result<Self, WorkerError>
     where
         N: Into<String>,
@@ -51,9 +49,7 @@ impl Labels {
     }
 
     /// Labels from texts of the form `name=value`.
-    ///
-    /// # Errors
-    /// The first that is not of that form, or limit that they break.
+    /// Errors: the first that is not of that form, or limit that they break.
     pub fn from_texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, WorkerError> {
         let split = |text: &'a str| {
             text.split_once('=')
@@ -87,9 +83,7 @@ impl Labels {
     }
 
     /// These labels, with `others` added, and in place of those of the same name.
-    ///
-    /// # Errors
-    /// There would be too many of them.
+    /// Errors: there would be too many of them.
     pub fn overlaid_with(&self, others: &Self) -> Result<Self, WorkerError> {
         let mut all = self.0.clone();
         all.extend(others.0.clone());

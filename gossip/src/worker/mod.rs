@@ -54,7 +54,6 @@ impl State {
     pub(crate) const WARMED_MS: u64 = u64::MAX;
 
     /// For people and the admin API.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -117,9 +116,7 @@ pub struct WorkerSpec {
 
 impl WorkerSpec {
     /// Checks `raw` and brings it into the one spelling that all replicas use.
-    ///
-    /// # Errors
-    /// The first rule that it breaks; nothing was changed.
+    /// Errors: the first rule that it breaks; nothing was changed.
     pub fn new(mut raw: RawWorker) -> Result<Self, WorkerError> {
         let url: WorkerUrl = raw.url.parse()?;
         raw.url = url.to_string();
@@ -331,9 +328,7 @@ impl WorkerSpec {
 
 /// A weight as the registry has it: thousandths of a plain worker, 1 to [`WEIGHT_MILLI_MAX`], rounded to the nearest. The
 /// one rule for every place where a person or a source writes a weight.
-///
-/// # Errors
-/// [`WorkerError::Weight`] unless it is a number from 0.001 to 100.
+/// Errors: [`WorkerError::Weight`] unless it is a number from 0.001 to 100.
 pub fn weight_milli(weight: f64) -> Result<u32, WorkerError> {
     if !(0.001..=f64::from(WEIGHT_MILLI_MAX / 1000)).contains(&weight) {
         return Err(WorkerError::Weight(weight.to_string()));

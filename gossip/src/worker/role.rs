@@ -36,8 +36,7 @@ impl Role {
 impl FromStr for Role {
     type Err = WorkerError;
 
-    /// # Errors
-    /// [`WorkerError::Role`] for anything but the names of [`Role::ALL`].
+    /// Errors: [`WorkerError::Role`] for anything but the names of [`Role::ALL`].
     fn from_str(text: &str) -> Result<Self, WorkerError> {
         let named = Self::ALL.into_iter().find(|role| role.as_str() == text);
         named.ok_or_else(|| WorkerError::Role(text.chars().take(32).collect()))

@@ -60,9 +60,7 @@ pub struct ProviderName(Arc<str>);
 
 impl Source {
     /// The source of one discovery provider.
-    ///
-    /// # Errors
-    /// The name is not 1 to 64 visible ASCII characters.
+    /// Errors: the name is not 1 to 64 visible ASCII characters.
     pub fn provider(name: &str) -> Result<Self, WorkerError> {
         let is_valid = (1..=PROVIDER_BYTES_MAX).contains(&name.len())
             && name.bytes().all(|b| b.is_ascii_graphic());
@@ -81,9 +79,7 @@ pub(crate) const LATER_SOURCES: u8 = 7;
 
 impl Source {
     /// A source of a later release, by its code on the wire.
-    ///
-    /// # Errors
-    /// The name is neither empty nor 1 to 64 visible ASCII characters.
+    /// Errors: the name is neither empty nor 1 to 64 visible ASCII characters.
     pub(crate) fn later(code: u8, name: &str) -> Result<Self, WorkerError> {
         debug_assert!(code >= LATER_SOURCES, "this release knows it");
         if !name.is_empty() {

@@ -88,7 +88,6 @@ impl Window {
     }
 
     /// The share of cached prompt tokens, 0 to 1; `None` where no reply told of caches.
-    #[must_use]
     pub fn known_hit_rate(&self) -> Option<f64> {
         let told = self.prompt_tokens_told;
         (told > 0).then(|| share(self.cached_tokens, told))

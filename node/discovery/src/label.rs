@@ -23,9 +23,7 @@ pub struct Declared {
 
 impl Declared {
     /// All of them as labels.
-    ///
-    /// # Errors
-    /// A label's value is not usable, says nothing that its reader understands, or there are too many.
+    /// Errors: a label's value is not usable, says nothing that its reader understands, or there are too many.
     pub fn into_labels(self) -> Result<Labels, WorkerError> {
         if self.bootstrap_port == Some(0) {
             return Err(WorkerError::LabelValue(BOOTSTRAP_PORT.to_owned()));

@@ -17,9 +17,7 @@ pub struct Found {
 impl Found {
     /// A worker that is ready for requests, or that is known and not ready: starting, failing its readiness, or on its
     /// way out. One that is not ready keeps its place on the ring, if it has one, and takes no new prompts.
-    ///
-    /// # Errors
-    /// None that a checked `spec` could cause; they are those of [`WorkerSpec::new`].
+    /// Errors: none that a checked `spec` could cause; they are those of [`WorkerSpec::new`].
     pub fn new(spec: &WorkerSpec, is_ready: bool) -> Result<Self, WorkerError> {
         let mut raw = spec.to_raw();
         raw.state = if is_ready {
@@ -39,9 +37,7 @@ impl Found {
     }
 
     /// The same worker in another role.
-    ///
-    /// # Errors
-    /// None that a role could cause; they are those of [`WorkerSpec::new`].
+    /// Errors: none that a role could cause; they are those of [`WorkerSpec::new`].
     pub fn in_role(&self, role: Role) -> Result<Self, WorkerError> {
         let mut raw = self.spec.to_raw();
         raw.role = role;
@@ -83,9 +79,7 @@ pub enum PictureError {
 
 impl Picture {
     /// The picture of these workers. A worker that stands there twice with the same description counts once.
-    ///
-    /// # Errors
-    /// [`PictureError`].
+    /// Errors: [`PictureError`].
     pub fn new(workers: impl IntoIterator<Item = (WorkerId, Found)>) -> Result<Self, PictureError> {
         let mut all: BTreeMap<WorkerId, Found> = BTreeMap::new();
         for (id, found) in workers {

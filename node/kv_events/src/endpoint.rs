@@ -64,9 +64,7 @@ impl FromStr for Endpoint {
 /// The address of this rank that labels name: the rank's own, or the one of all ranks with the rank added to its port.
 ///
 /// `name` is [`EVENTS`] or [`REPLAY`], `label` the value of a label by its name.
-///
-/// # Errors
-/// The label is no address, or there is no such port.
+/// Errors: the label is no address, or there is no such port.
 pub fn of_rank<'l>(
     name: &str,
     rank: u32,
@@ -86,9 +84,7 @@ pub fn of_rank<'l>(
 }
 
 /// Whether labels, by name and value, name addresses where they should.
-///
-/// # Errors
-/// The first one that does not.
+/// Errors: the first one that does not.
 pub fn check<'l>(labels: impl IntoIterator<Item = (&'l str, &'l str)>) -> Result<(), BadLabel> {
     for (name, value) in labels {
         if !names_endpoint(name) {

@@ -177,18 +177,14 @@ pub fn ask(question: &Question) -> Vec<u8> {
 }
 
 /// Reads a question.
-///
-/// # Errors
-/// It is none, or from a later release.
+/// Errors: it is none, or from a later release.
 pub fn read_question(bytes: &[u8]) -> Result<Question, BadFrame> {
     let read = bincode::decode_from_slice(bytes, codec());
     read.map(|(question, _)| question).map_err(|_| BadFrame)
 }
 
 /// Reads the pieces of a frame.
-///
-/// # Errors
-/// They are none, too long, or from a later release.
+/// Errors: they are none, too long, or from a later release.
 pub fn read(frame: &[u8]) -> Result<Vec<Piece>, BadFrame> {
     if frame.len() > FRAME_BYTES_MAX {
         return Err(BadFrame);

@@ -22,7 +22,6 @@ impl HashAlgorithm {
     pub const ALL: [Self; 3] = [Self::Xxh3, Self::Murmur3, Self::City];
 
     /// Name in configuration: `xxh3`, `murmur3` or `cityhash`.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Xxh3 => "xxh3",
@@ -33,7 +32,6 @@ impl HashAlgorithm {
 
     /// Hashes `bytes` under `seed`.
     #[inline]
-    #[must_use]
     pub fn hash(self, seed: u64, bytes: &[u8]) -> u64 {
         match self {
             // The unseeded entry skips deriving a secret, which costs more than hashing a link.

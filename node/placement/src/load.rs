@@ -61,7 +61,6 @@ pub const AGE_MAX: Duration = Duration::from_secs(2);
 ///
 /// 1 up to 100 ms, then falling in straight lines to 1/2 at 500 ms and 1/4 at 1 s, which holds until
 /// [`AGE_MAX`]; from there 0. `age` is the time since the sender's last frame, not since the number last changed.
-#[must_use]
 pub fn damp(age: Duration) -> f64 {
     const LINE: [(f64, f64); 3] = [(0.1, 1.0), (0.5, 0.5), (1.0, 0.25)];
     if age >= AGE_MAX {
@@ -83,7 +82,6 @@ pub fn damp(age: Duration) -> f64 {
 ///
 /// `live` and `heard` include this replica; `heard` are those with a frame younger than [`AGE_MAX`].
 /// 1 when all send or when alone.
-#[must_use]
 pub fn own_scale(live: u32, heard: u32) -> f64 {
     let heard = heard.max(1);
     f64::from(live.max(heard)) / f64::from(heard)
@@ -113,7 +111,6 @@ pub struct Seen {
 
 impl Picture {
     /// `live` and `heard` as in [`own_scale`]; `heard` of 1: no other replica's counts are used.
-    #[must_use]
     pub fn new(live: u32, heard: u32) -> Self {
         Self {
             own_scale: own_scale(live, heard),
@@ -123,7 +120,6 @@ impl Picture {
     }
 
     /// Whether this replica receives from no other: only then do its own tokens count, and not its requests alone.
-    #[must_use]
     pub const fn is_alone(self) -> bool {
         self.is_alone
     }
@@ -131,7 +127,6 @@ impl Picture {
     /// A worker's load: this replica's `own` exactly, the part of it that the others know by now, and the `others'`
     /// own, damped, with their requests as they `reported` them. A replica that receives from no other has none to agree with: it counts its own exactly and nothing
     /// else.
-    #[must_use]
     pub fn see(self, own: Load, known: Load, others: Load, reported: f64) -> Seen {
         let (known, others, reported) = if self.is_alone {
             (own, Load::default(), 0.0)

@@ -53,9 +53,8 @@ pub struct Models(BTreeMap<String, ModelSettings>);
 
 impl Models {
     /// Checks that names are distinct and well-formed, and that aliases lead to models, not to aliases.
-    ///
-    /// # Errors
-    /// The first rule that is broken, with the position of the model that breaks it. An error of the configuration.
+    /// Errors: the first rule that is broken, with the position of the model that breaks it. An error of the
+    /// configuration.
     pub fn new(models: Vec<(String, ModelSettings)>) -> Result<Self, ModelsError> {
         let aliases: BTreeSet<String> = models
             .iter()
@@ -79,13 +78,11 @@ impl Models {
     }
 
     /// The policy of one model's workers, where it has its own.
-    #[must_use]
     pub fn policy_of(&self, model: &str) -> Option<Policy> {
         self.0.get(model)?.policy
     }
 
     /// The policies of one model's prefill and decode workers, where it has its own.
-    #[must_use]
     pub fn roles_of(&self, model: &str) -> RolePolicies {
         let settings = self.0.get(model);
         settings.map_or_else(RolePolicies::default, |settings| settings.roles)
@@ -98,7 +95,6 @@ impl Models {
     }
 
     /// Where requests with this name go; `None`: it is no alias. Sorted by model, not empty.
-    #[must_use]
     pub fn targets_of(&self, name: &str) -> Option<&[Target]> {
         let targets = &self.0.get(name)?.targets;
         (!targets.is_empty()).then_some(targets)

@@ -36,7 +36,6 @@ pub struct Order<'a> {
 
 impl Ring {
     /// Order of all members for `hash`; none in an empty ring.
-    #[must_use]
     pub fn order(&self, hash: u64) -> Option<Order<'_>> {
         let home = self.successor(hash)?;
         Some(Order::new(self, hash, home))
@@ -59,13 +58,11 @@ impl<'a> Order<'a> {
     }
 
     /// Index of the home.
-    #[must_use]
     pub fn home(&self) -> usize {
         self.home
     }
 
     /// First member in the order that `accepts` accepts. Without allocation.
-    #[must_use]
     pub fn first(&self, accepts: impl Fn(usize) -> bool) -> Option<usize> {
         self.first_of(0..self.ring.len(), accepts)
     }
@@ -85,7 +82,6 @@ impl<'a> Order<'a> {
     }
 
     /// All members, best first.
-    #[must_use]
     pub fn to_vec(&self) -> Vec<usize> {
         let mut ranked: Vec<_> = (0..self.ring.len())
             .map(|index| (self.tier(index), self.score(index), index))

@@ -27,7 +27,6 @@ impl Rate {
     pub const LEAST: Self = Self(1e-6);
 
     /// The rate of all workers of a pool together, from the sum of what was observed on each.
-    #[must_use]
     pub fn of_pool(all: &Observed) -> Self {
         let (low, high) = all.interval(2.0);
         Self(Self::TYPICAL.0.clamp(low, high).max(Self::LEAST.0))
@@ -46,13 +45,11 @@ impl Rate {
     }
 
     /// In milliseconds.
-    #[must_use]
     pub const fn millis(self) -> f64 {
         self.0
     }
 
     /// Of as many milliseconds; what is no rate is [`Rate::TYPICAL`].
-    #[must_use]
     pub fn from_millis(millis: f64) -> Self {
         if millis.is_finite() {
             Self(millis.max(Self::LEAST.0))
@@ -189,7 +186,6 @@ impl Observed {
 
     /// Both together: of two workers, or of one by the answers to two replicas. What one of them answers later than the
     /// other says nothing about a slope.
-    #[must_use]
     pub fn merged(&self, other: &Self) -> Self {
         let count = self.count + other.count;
         if count <= 0.0 {
@@ -208,7 +204,6 @@ impl Observed {
     }
 
     /// Answers seen, the older ones in part.
-    #[must_use]
     pub const fn count(&self) -> f64 {
         self.count
     }
@@ -219,7 +214,6 @@ impl Observed {
     /// is (Student's distribution has such tails). No queue makes answers sooner: a slope below 0 is one of 0 and chance.
     /// And no token took longer than all of the time to the first one: where every prompt waits for as many tokens, that
     /// alone shows.
-    #[must_use]
     pub fn interval(&self, errors: f64) -> (f64, f64) {
         if self.count < Self::ANSWERS_MIN {
             return (0.0, f64::INFINITY);
@@ -242,7 +236,6 @@ impl Observed {
 
     /// As six numbers to send: count, mean tokens, mean milliseconds, and the three sums of squares and products of
     /// distances (tokens, both, milliseconds).
-    #[must_use]
     pub const fn parts(&self) -> [f32; 6] {
         [
             self.count as f32,
@@ -255,7 +248,6 @@ impl Observed {
     }
 
     /// From [`Observed::parts`]; none for numbers that no answers could have given.
-    #[must_use]
     pub fn from_parts(parts: [f32; 6]) -> Option<Self> {
         // Sent as f32: the largest sums are off by a millionth of themselves.
         const SLACK: f64 = 1.0 + 1e-5;

@@ -11,9 +11,7 @@ impl Ratio {
     pub const MAX: Self = Self(1e6);
 
     /// Checks `value`.
-    ///
-    /// # Errors
-    /// Not a number, below 0 or above 1,000,000.
+    /// Errors: not a number, below 0 or above 1,000,000.
     pub const fn new(value: f64) -> Result<Self, RatioError> {
         if value >= 0.0 && value <= Self::MAX.0 {
             // -0.0 passes the check and has other bits: the sum makes it 0.0.
@@ -23,7 +21,6 @@ impl Ratio {
     }
 
     /// The number.
-    #[must_use]
     pub const fn get(self) -> f64 {
         self.0
     }

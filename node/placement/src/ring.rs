@@ -96,9 +96,7 @@ pub struct Ring {
 
 impl Ring {
     /// Builds the ring of `members`, given in any order. An empty ring is valid and places nothing.
-    ///
-    /// # Errors
-    /// Two members with one id, or more than [`POINTS_MAX`] points in all.
+    /// Errors: two members with one id, or more than [`POINTS_MAX`] points in all.
     pub fn build(
         settings: &RingSettings,
         members: impl IntoIterator<Item = Member>,
@@ -108,9 +106,7 @@ impl Ring {
 
     /// The ring of other members under the same settings: equal to a built one, but the points of members that stay
     /// are taken over, and only those of new ones are computed and sorted.
-    ///
-    /// # Errors
-    /// As [`Ring::build`].
+    /// Errors: as [`Ring::build`].
     pub fn rebuild(&self, members: impl IntoIterator<Item = Member>) -> Result<Self, RingError> {
         Self::build_from(&self.settings, members, Some(self))
     }
@@ -199,7 +195,6 @@ impl Ring {
     }
 
     /// The members, sorted by id. Everything indexed "like the ring's members" follows this order.
-    #[must_use]
     pub fn members(&self) -> &[Member] {
         &self.members
     }
@@ -208,37 +203,31 @@ impl Ring {
     ///
     /// # Panics
     /// If there are not so many members; not where [`Ring::even_weight`] answers for any.
-    #[must_use]
     pub fn weight(&self, index: usize) -> Weight {
         self.even.unwrap_or_else(|| self.members[index].weight)
     }
 
     /// The weight of all members, where it is one; mostly it is.
-    #[must_use]
     pub fn even_weight(&self) -> Option<Weight> {
         self.even
     }
 
     /// How it was built.
-    #[must_use]
     pub fn settings(&self) -> &RingSettings {
         &self.settings
     }
 
     /// Number of members.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
     /// Whether there is no member.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
     /// Index of the member with this id.
-    #[must_use]
     pub fn index_of(&self, id: &str) -> Option<usize> {
         self.members
             .binary_search_by(|member| member.id.as_str().cmp(id))
@@ -247,13 +236,11 @@ impl Ring {
 
     /// Index of the member that owns the first point at or after `hash`; none in an empty ring.
     #[inline]
-    #[must_use]
     pub fn successor(&self, hash: u64) -> Option<usize> {
         (!self.is_empty()).then(|| self.owners[self.successor_point(hash)] as usize)
     }
 
     /// The part of all prefixes that each member is the home of: 0 to 1, in the order of the members, 1 in all.
-    #[must_use]
     pub fn shares(&self) -> Vec<f64> {
         let mut shares = vec![0.0; self.members.len()];
         let Some(last) = self.points.last() else {
@@ -273,7 +260,6 @@ impl Ring {
     }
 
     /// CRC-32 of settings and (id, weight) of the sorted members: equal digests, equal rings.
-    #[must_use]
     pub fn digest(&self) -> Digest {
         self.digest
     }
@@ -358,7 +344,6 @@ fn digest(settings: &RingSettings, members: &[Member]) -> Digest {
 
 /// Digest of all that placement depends on: the digests of all pools by model name, the workers' URLs and the
 /// `[cluster]` settings ([`crate::ClusterSettings::canonical_bytes`]). Pools and URLs may come in any order.
-#[must_use]
 pub fn total_digest(pools: &[(&str, Digest)], urls: &[&str], cluster: &[u8]) -> Digest {
     let mut pools = pools.to_vec();
     let mut urls = urls.to_vec();

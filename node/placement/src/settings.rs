@@ -36,7 +36,6 @@ pub struct ClusterSettings {
 
 impl ClusterSettings {
     /// The settings as canonical bytes, for [`crate::total_digest`].
-    #[must_use]
     pub fn canonical_bytes(&self) -> Vec<u8> {
         let Self {
             ring,
@@ -66,7 +65,6 @@ impl ClusterSettings {
     }
 
     /// How workers of a model are chosen: its own policy where it has one, else the cluster's.
-    #[must_use]
     pub fn policy_of(&self, model: &str) -> PolicySettings {
         PolicySettings {
             policy: self.models.policy_of(model).unwrap_or(self.policy.policy),
@@ -75,7 +73,6 @@ impl ClusterSettings {
     }
 
     /// How prefill workers of a model are chosen: as [`ClusterSettings::policy_of`], where nothing else is said of them.
-    #[must_use]
     pub fn prefill_policy_of(&self, model: &str) -> PolicySettings {
         let whole = self.policy_of(model);
         let own = self.models.roles_of(model).prefill;
@@ -84,7 +81,6 @@ impl ClusterSettings {
     }
 
     /// How decode workers of a model are chosen: by [`DECODE_POLICY`], where nothing else is said of them.
-    #[must_use]
     pub fn decode_policy_of(&self, model: &str) -> PolicySettings {
         let own = self.models.roles_of(model).decode;
         let policy = own.or(self.roles.decode).unwrap_or(DECODE_POLICY);
@@ -112,7 +108,6 @@ impl ClusterSettings {
     }
 
     /// CRC-32 of the canonical bytes: gossiped, so that a replica configured differently is noticed.
-    #[must_use]
     pub fn fingerprint(&self) -> Digest {
         Digest(crc32fast::hash(&self.canonical_bytes()))
     }

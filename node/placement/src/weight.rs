@@ -17,9 +17,7 @@ impl Weight {
     pub const MAX: Self = Self(100_000);
 
     /// Weight of `thousandths` / 1,000.
-    ///
-    /// # Errors
-    /// Outside 1..=100,000.
+    /// Errors: outside 1..=100,000.
     pub const fn from_thousandths(thousandths: u32) -> Result<Self, WeightError> {
         if thousandths < Self::MIN.0 || thousandths > Self::MAX.0 {
             return Err(WeightError);
@@ -28,13 +26,11 @@ impl Weight {
     }
 
     /// The weight in thousandths, 1..=100,000.
-    #[must_use]
     pub const fn thousandths(self) -> u32 {
         self.0
     }
 
     /// The weight as a number, 0.001..=100.0.
-    #[must_use]
     pub fn as_f64(self) -> f64 {
         f64::from(self.0) / 1_000.0
     }

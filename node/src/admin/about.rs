@@ -72,7 +72,6 @@ struct Listen {
 
 impl Configured {
     /// As a configuration says, of a replica whose data port is open here.
-    #[must_use]
     pub fn of(config: &Config, data: SocketAddr) -> Self {
         let (metrics, gossip) = (&config.metrics, &config.gossip);
         Self {

@@ -65,9 +65,7 @@ pub(super) async fn read_within(body: Incoming, limits: BodyLimits) -> Result<By
 }
 
 /// Reads a body.
-///
-/// # Errors
-/// 400 with the field, as `labels.a` or `[1].weight`, and the place: line and column count from 1.
+/// Errors: 400 with the field, as `labels.a` or `[1].weight`, and the place: line and column count from 1.
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(body);
     let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| {

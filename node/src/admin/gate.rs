@@ -77,7 +77,6 @@ impl GateRefusal {
 
 impl Gate {
     /// Of a port bound to this address, that is also reached under these names.
-    #[must_use]
     pub fn new(bound: IpAddr, names: Vec<AllowedHost>) -> Self {
         Self { bound, names }
     }

@@ -12,9 +12,7 @@ pub(super) struct Query<'a>(pub(super) &'a str);
 
 impl<'a> Query<'a> {
     /// That of a URL. `known`: the names that mean something in it; none: any other is ignored.
-    ///
-    /// # Errors
-    /// 400 for another name: a slip of `warmup` would warm up a worker that is to take requests at once.
+    /// Errors: 400 for another name: a slip of `warmup` would warm up a worker that is to take requests at once.
     pub(super) fn of(uri: &'a Uri, known: Option<&[&str]>) -> Result<Self, ApiError> {
         let query = Self(uri.query().unwrap_or_default());
         known.map_or(Ok(()), |known| query.has_only(known))?;

@@ -33,9 +33,7 @@ impl<T> Default for Shared<T> {
 
 impl<T: Send + Sync + 'static> Shared<T> {
     /// The thing, made after this question.
-    ///
-    /// # Errors
-    /// To make it panicked.
+    /// Errors: to make it panicked.
     pub(super) async fn get(
         &self,
         make: impl FnOnce() -> T + Send + 'static,

@@ -20,9 +20,7 @@ const OPTIONAL: [(&str, TakeAway); 3] = [
 ];
 
 /// What the body of a change takes away.
-///
-/// # Errors
-/// 400 for the null of a member that every worker has, or that is changed and not taken back.
+/// Errors: 400 for the null of a member that every worker has, or that is changed and not taken back.
 pub(super) fn taken_away(body: &[u8]) -> Result<Vec<TakeAway>, ApiError> {
     let members: BTreeMap<String, Option<IgnoredAny>> = body::parse(body)?;
     let nulls = members.into_iter().filter(|(_, value)| value.is_none());

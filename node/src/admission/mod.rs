@@ -313,9 +313,7 @@ impl Admission {
     }
 
     /// Lets a request in to be read, at once or after a wait.
-    ///
-    /// # Errors
-    /// 429 above a limit of the key, 503 when the queue is full or the wait was too long.
+    /// Errors: 429 above a limit of the key, 503 when the queue is full or the wait was too long.
     pub async fn admit(
         &self,
         key: Option<&Arc<ApiKey>>,
@@ -365,9 +363,7 @@ impl Admission {
 
     /// Makes the place of a request that was read one of its model, at once or after a wait, and says how long it
     /// waited, if it did.
-    ///
-    /// # Errors
-    /// 503 when the model's queue is full, or the wait was too long.
+    /// Errors: 503 when the model's queue is full, or the wait was too long.
     pub async fn enter(
         &self,
         permit: &mut Permit,
@@ -420,9 +416,7 @@ impl Admission {
     /// Places a request that is in: tries, and while every worker that it may have is at its own limit, waits. Says how
     /// long it waited, if it did. `queue`: where it waits, by a name that requests share which may have the same workers;
     /// only the first in a queue looks for room. `tenant`: for whom it is counted if it is turned away.
-    ///
-    /// # Errors
-    /// No worker may take it, the queue is full, or the wait was too long.
+    /// Errors: no worker may take it, the queue is full, or the wait was too long.
     pub async fn place<T>(
         &self,
         queue: &Arc<str>,

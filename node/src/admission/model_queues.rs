@@ -100,9 +100,7 @@ impl ModelQueues {
     }
 
     /// Waits in the model's queue until `attempt` gives something.
-    ///
-    /// # Errors
-    /// See [`TurnedAway`]. Cancel safe, as [`WaitQueue::wait`] is.
+    /// Errors: see [`TurnedAway`]. Cancel safe, as [`WaitQueue::wait`] is.
     pub(super) async fn wait<T>(
         &self,
         model: &Arc<str>,

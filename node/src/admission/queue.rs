@@ -106,9 +106,7 @@ impl<T> Queue<T> {
     }
 
     /// Takes a request in. With it comes the one that had to make room, if the queue was full.
-    ///
-    /// # Errors
-    /// The item, when the queue is full of requests with a better claim.
+    /// Errors: the item, when the queue is full of requests with a better claim.
     pub(super) fn push(
         &mut self,
         claim: Claim,

@@ -62,9 +62,8 @@ impl WaitQueue {
 
     /// Waits for its turn until `attempt` gives something. The head tries when it becomes the head, when it is woken,
     /// and every `again`.
-    ///
-    /// # Errors
-    /// See [`TurnedAway`]. Cancel safe: a dropped wait leaves the queue, and `attempt` is not called after `by`.
+    /// Errors: see [`TurnedAway`]. Cancel safe: a dropped wait leaves the queue, and `attempt` is not called after
+    /// `by`.
     pub(super) async fn wait<T>(
         &self,
         claim: Claim,

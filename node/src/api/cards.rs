@@ -34,7 +34,6 @@ pub struct Merged {
 
 impl Card {
     /// From an element of the worker's list; none without an id.
-    #[must_use]
     pub fn of(object: Value) -> Option<Self> {
         let Value::Object(mut fields) = object else {
             return None;
@@ -48,7 +47,6 @@ impl Card {
     }
 
     /// The model's name.
-    #[must_use]
     pub fn id(&self) -> &str {
         self.0.get("id").and_then(Value::as_str).unwrap_or_default()
     }
@@ -61,7 +59,6 @@ impl Card {
 }
 
 /// Whether a worker that said the first now says something else: what is made anew with each answer does not count.
-#[must_use]
 pub fn is_news(said: &[Card], now: &[Card]) -> bool {
     !said
         .iter()
@@ -114,7 +111,6 @@ impl Merged {
     }
 
     /// The differences for a person; none if there are none.
-    #[must_use]
     pub fn difference(&self) -> Option<String> {
         let fields = self.differs.iter().map(|(name, values)| {
             let values: Vec<String> = values.iter().map(ToString::to_string).collect();

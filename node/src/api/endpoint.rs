@@ -244,9 +244,7 @@ impl Endpoint {
     ];
 
     /// Finds the endpoint among those that are served and those that were opened.
-    ///
-    /// # Errors
-    /// 404 for a path that is neither, 405 with `Allow` for a method that the path does not have.
+    /// Errors: 404 for a path that is neither, 405 with `Allow` for a method that the path does not have.
     pub fn of(method: &Method, path: &str, opened: &[OpenPath]) -> Result<Self, ApiError> {
         let mut allowed: Vec<&Method> = Vec::new();
         let served = ROWS.iter().find(|row| row.is_at(path));

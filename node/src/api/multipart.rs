@@ -64,9 +64,7 @@ enum Field {
 
 impl Scanner {
     /// For the body of a request with this head.
-    ///
-    /// # Errors
-    /// 400 for another kind of body, and for a boundary that could be read in two ways.
+    /// Errors: 400 for another kind of body, and for a boundary that could be read in two ways.
     pub fn new(headers: &HeaderMap) -> Result<Self, ApiError> {
         let boundary = boundary_of(headers).ok_or_else(|| {
             invalid(
@@ -94,18 +92,14 @@ impl Scanner {
     }
 
     /// Reads on in `body`: all bytes that have come, those of earlier calls included.
-    ///
-    /// # Errors
-    /// 400 for what is malformed or could be read in two ways.
+    /// Errors: 400 for what is malformed or could be read in two ways.
     pub fn advance(&mut self, body: &[u8]) -> Result<(), ApiError> {
         while self.step(body)? {}
         Ok(())
     }
 
     /// Nothing more comes.
-    ///
-    /// # Errors
-    /// As [`Scanner::advance`], and for an upload without its end.
+    /// Errors: as [`Scanner::advance`], and for an upload without its end.
     pub fn end(&mut self, body: &[u8]) -> Result<(), ApiError> {
         self.advance(body)?;
         let rest = &body[self.at..];

@@ -96,7 +96,6 @@ pub struct OpenPath {
 
 impl OpenPath {
     /// Reads `GET /path` or `POST /below/*`. None for anything else, and for a path that is not plain.
-    #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let (method, path) = text.trim().split_once(' ')?;
         let method = METHODS.into_iter().find(|known| known.as_str() == method)?;

@@ -19,7 +19,6 @@ impl Priority {
     pub const ALL: [Self; 3] = [Self::Low, Self::Normal, Self::High];
 
     /// Its word in headers, settings and metrics.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Low => "low",
@@ -29,7 +28,6 @@ impl Priority {
     }
 
     /// Its place in [`Self::ALL`].
-    #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -45,7 +43,6 @@ impl Priority {
     }
 
     /// Reads a claim: a word, or an integer as in vLLM's `priority`, where lower is more urgent and 0 is normal.
-    #[must_use]
     pub fn claimed(text: &str) -> Option<Self> {
         let text = text.trim();
         let word = Self::ALL
@@ -63,7 +60,6 @@ impl Priority {
     /// The class of a request: what its first header of these names claims, at most `most`; `usual` without a claim.
     ///
     /// A claim that cannot be read is none: a client of another router may use the header for its own words.
-    #[must_use]
     pub fn of(headers: &HeaderMap, names: &[HeaderName], usual: Self, most: Self) -> Self {
         let claim = names
             .iter()

@@ -22,9 +22,7 @@ pub(super) struct Ways {
 }
 
 /// Loads what is configured; a task reads it again.
-///
-/// # Errors
-/// A file cannot be used.
+/// Errors: a file cannot be used.
 pub(super) fn start_certificates(
     base: Base<'_>,
     identity: Option<GossipFiles>,

@@ -50,9 +50,7 @@ pub(super) struct Heard {
 }
 
 /// Builds the cluster, and the tasks that keep it up to date.
-///
-/// # Errors
-/// A configured worker cannot be registered.
+/// Errors: a configured worker cannot be registered.
 pub(super) fn start_cluster(
     base: Base<'_>,
     connector: &Arc<Connector>,

@@ -19,9 +19,7 @@ pub(super) struct Collectors {
 
 impl Collectors {
     /// As configured; `origin`: where the configuration came from, with the variables that hold headers.
-    ///
-    /// # Errors
-    /// Traces or metrics cannot be sent as configured.
+    /// Errors: traces or metrics cannot be sent as configured.
     pub(super) fn of(
         config: &Config,
         origin: &Layers,

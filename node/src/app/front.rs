@@ -47,9 +47,7 @@ pub(super) struct ForClients {
 }
 
 /// Opens the data port.
-///
-/// # Errors
-/// Threads cannot be started.
+/// Errors: threads cannot be started.
 pub(super) fn start_front(
     base: Base<'_>,
     followed: &Followed,

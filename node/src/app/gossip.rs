@@ -30,9 +30,7 @@ pub(super) struct Gossip {
 }
 
 /// Meets the others, or begins alone. `metrics`: those of the replica, without gossip's.
-///
-/// # Errors
-/// The port cannot be bound, or the certificate cannot be used.
+/// Errors: the port cannot be bound, or the certificate cannot be used.
 pub(super) async fn start_gossip(
     config: &Config,
     replica: &str,

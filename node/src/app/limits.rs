@@ -25,9 +25,7 @@ pub(super) struct Limits {
 }
 
 /// Builds the limits, and the task that sends their use to the other replicas.
-///
-/// # Errors
-/// The file of keys cannot be used.
+/// Errors: the file of keys cannot be used.
 pub(super) fn start_limits(
     base: Base<'_>,
     cluster: &Arc<Cluster>,

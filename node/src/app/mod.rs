@@ -50,10 +50,8 @@ use crate::standing::Standing;
 /// Prints one line of JSON to standard output once every port is open and nothing of the start can fail any more.
 /// `origin` is where the configuration came from; `manager` is what started this process, and may have bound the data
 /// port.
-///
-/// # Errors
-/// A port cannot be bound, a certificate or the headers for a collector cannot be used, or a setting does not fit this
-/// machine; nothing is left running.
+/// Errors: a port cannot be bound, a certificate or the headers for a collector cannot be used, or a setting does not
+/// fit this machine; nothing is left running.
 pub async fn run(
     config: Config,
     origin: Layers,

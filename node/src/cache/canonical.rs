@@ -31,9 +31,7 @@ pub(super) struct Canonical {
 }
 
 /// Reads a JSON object; its own fields named in `left_out` do not count.
-///
-/// # Errors
-/// It is no JSON object, or none that can be read without doubt.
+/// Errors: it is no JSON object, or none that can be read without doubt.
 pub(super) fn read(json: &[u8], left_out: &[&str]) -> Result<Canonical, serde_json::Error> {
     let mut context = Context::new(&SHA256);
     let mut refers_elsewhere = false;

@@ -56,9 +56,7 @@ const PREFIXES: &[Column] = &[
 const HOLDERS: usize = 3;
 
 /// Prints what one replica knows of the caches.
-///
-/// # Errors
-/// No replica answers, or it refuses.
+/// Errors: no replica answers, or it refuses.
 pub async fn cache(args: CacheArgs) -> Result<(), Failure> {
     let Action::Top { count, admin } = args.action;
     let client = AdminClient::new(&admin)?;

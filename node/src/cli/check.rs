@@ -30,9 +30,7 @@ use super::failure::Failure;
 use super::show::print_line;
 
 /// Checks what can be checked without a port, and says what is missing and yet no mistake.
-///
-/// # Errors
-/// All mistakes, one a line, or standard output is closed.
+/// Errors: all mistakes, one a line, or standard output is closed.
 pub fn check(origin: &Layers) -> Result<(), Failure> {
     let (_, problems, notes) = examine(origin);
     if !problems.is_empty() {

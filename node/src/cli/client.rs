@@ -67,9 +67,7 @@ impl CaArg {
 
 /// An admin address as it is written on a command line. A replica's admin port speaks plain HTTP; https is for a proxy in
 /// front of it that ends TLS.
-///
-/// # Errors
-/// It is none.
+/// Errors: it is none.
 pub(super) fn admin_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).ok().filter(is_admin);
     url.ok_or_else(|| {
@@ -160,9 +158,7 @@ impl AdminClient {
     }
 
     /// Whether this answer came from the replica that is meant, since many have the same loopback address.
-    ///
-    /// # Errors
-    /// It came from another one.
+    /// Errors: it came from another one.
     pub(super) fn must_be(&self, id: &str, answer: &Value) -> Result<(), Failure> {
         let answers = field(answer, "replica");
         if answers == id {

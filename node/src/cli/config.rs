@@ -35,9 +35,7 @@ enum Action {
 }
 
 /// Does what was asked, and prints what the replica answered.
-///
-/// # Errors
-/// No replica answers, or the file cannot be used.
+/// Errors: no replica answers, or the file cannot be used.
 pub async fn config(args: ConfigArgs) -> Result<(), Failure> {
     let Action::Reload { admin } = args.action;
     let client = AdminClient::new(&admin)?;

@@ -11,9 +11,8 @@ use super::failure::Failure;
 use super::show::{field, print_line};
 
 /// Waits until no replica has a request open at any of the workers; prints each change unless `is_quiet`.
-///
-/// # Errors
-/// The limit passed while something was open, a worker takes requests again, it was removed, or no replica answers.
+/// Errors: the limit passed while something was open, a worker takes requests again, it was removed, or no replica
+/// answers.
 pub(super) async fn wait(
     client: &AdminClient,
     workers: &[String],
@@ -103,8 +102,7 @@ impl<'a> Watched<'a> {
 struct Open(Vec<(String, Option<u64>)>);
 
 impl Open {
-    /// # Errors
-    /// The replica does not report it: nothing open and nothing known are not the same.
+    /// Errors: the replica does not report it: nothing open and nothing known are not the same.
     fn of(worker: &Value) -> Result<Self, Failure> {
         let by_replica = worker["in_flight_at"].as_object().ok_or_else(|| {
             Failure::Refused(

@@ -63,9 +63,7 @@ struct Asked {
 }
 
 /// Prints them, oldest first.
-///
-/// # Errors
-/// The replica does not answer, or refuses.
+/// Errors: the replica does not answer, or refuses.
 pub async fn events(args: EventsArgs) -> Result<(), Failure> {
     let client = AdminClient::new(&args.admin)?;
     let (mut shown, mut silent) = (BTreeMap::new(), Vec::new());

@@ -49,9 +49,7 @@ pub struct ExplainArgs {
 }
 
 /// Asks one replica and prints its decision.
-///
-/// # Errors
-/// The body cannot be read, no replica answers, or it refuses.
+/// Errors: the body cannot be read, no replica answers, or it refuses.
 pub async fn explain(args: ExplainArgs) -> Result<(), Failure> {
     let body = match (&args.prompt, &args.file) {
         (Some(prompt), _) => body_of(prompt, args.model.as_deref()),

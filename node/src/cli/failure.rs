@@ -67,7 +67,6 @@ impl Failure {
     }
 
     /// The process's exit code.
-    #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Refused(_) | Self::Unauthorized(_) | Self::Overloaded(_) => 1,

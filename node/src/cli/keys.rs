@@ -50,9 +50,7 @@ enum Action {
 }
 
 /// Does what was asked.
-///
-/// # Errors
-/// A name that no key may have, a file that cannot be used, or standard output is closed.
+/// Errors: a name that no key may have, a file that cannot be used, or standard output is closed.
 pub fn keys(args: KeysArgs) -> Result<(), Failure> {
     match args.action {
         Action::New { name, tenant } => new(&name, tenant.as_deref()),

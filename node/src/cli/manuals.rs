@@ -26,9 +26,7 @@ pub struct CompletionsArgs {
 }
 
 /// Writes one page of section 1 for the program and for each command: `grapevine.1`, `grapevine-serve.1`, ...
-///
-/// # Errors
-/// The folder or a page cannot be written.
+/// Errors: the folder or a page cannot be written.
 pub fn man(args: &ManArgs) -> Result<(), Failure> {
     let out = &args.out;
     fs::create_dir_all(out)
@@ -39,9 +37,7 @@ pub fn man(args: &ManArgs) -> Result<(), Failure> {
 }
 
 /// Writes the completions to standard output.
-///
-/// # Errors
-/// Standard output cannot be written, as on a full disk.
+/// Errors: standard output cannot be written, as on a full disk.
 pub fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
     print_line(completions_of(args.shell).trim_end())
 }

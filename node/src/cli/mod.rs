@@ -128,15 +128,12 @@ pub enum Command {
 
 impl Cli {
     /// Reads the process's command line; ends the process with what is wrong with it, or with the help it asks for.
-    #[must_use]
     pub fn read() -> Self {
         Self::of(std::env::args_os()).unwrap_or_else(|error| error.exit())
     }
 
     /// The same for any words.
-    ///
-    /// # Errors
-    /// The words cannot be followed.
+    /// Errors: the words cannot be followed.
     pub(crate) fn of(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let words: Vec<OsString> = words.into_iter().collect();
         let first = words.get(1).and_then(|word| word.to_str());

@@ -24,9 +24,7 @@ fn plain_http(text: &str) -> Result<Url, String> {
 }
 
 /// Asks once. Docker knows no exit codes of a health check but 0 and 1, so no answer is a refusal, too.
-///
-/// # Errors
-/// The answer is no 2xx, or does not come in time.
+/// Errors: the answer is no 2xx, or does not come in time.
 pub async fn probe(args: ProbeArgs) -> Result<(), Failure> {
     let ProbeArgs { url, timeout } = args;
     let request = http_client()?.get(url.clone()).timeout(timeout);

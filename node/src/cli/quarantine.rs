@@ -69,9 +69,7 @@ const COLUMNS: &[Column] = &[
 ];
 
 /// Does what was asked and prints what the replica answered.
-///
-/// # Errors
-/// No replica answers, or it knows no such mark.
+/// Errors: no replica answers, or it knows no such mark.
 pub async fn quarantine(args: QuarantineArgs) -> Result<(), Failure> {
     match args.action {
         None => list(&args.admin).await,

@@ -72,9 +72,7 @@ pub enum Task {
 impl ServeArgs {
     /// Reads the file, lays environment and flags over it, and checks the result, with the file of keys; for a check,
     /// reads the file alone.
-    ///
-    /// # Errors
-    /// A file cannot be read, or the configuration is wrong; nothing was started.
+    /// Errors: a file cannot be read, or the configuration is wrong; nothing was started.
     pub fn task(
         self,
         environment: impl Iterator<Item = (String, String)>,

@@ -90,9 +90,7 @@ pub(super) fn print_json(value: &Value) -> Result<(), Failure> {
 }
 
 /// Writes a line to standard output; a reader that left (`| head`) is no failure.
-///
-/// # Errors
-/// Standard output cannot be written, as on a full disk.
+/// Errors: standard output cannot be written, as on a full disk.
 pub fn print_line(line: &str) -> Result<(), Failure> {
     match writeln!(io::stdout(), "{line}") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Refused(format!(

@@ -57,9 +57,7 @@ const REPLICAS: &[Column] = &[
 ];
 
 /// Prints the view of one replica.
-///
-/// # Errors
-/// No replica answers, or it refuses; something is wrong with the cluster.
+/// Errors: no replica answers, or it refuses; something is wrong with the cluster.
 pub async fn status(args: StatusArgs) -> Result<(), Failure> {
     let client = AdminClient::new(&args.admin)?;
     let Some(every) = args.watch else {

@@ -125,9 +125,7 @@ pub(super) const COLUMNS: &[Column] = &[
 ];
 
 /// Does what was asked and prints what the cluster answered.
-///
-/// # Errors
-/// No replica answers, or it refuses.
+/// Errors: no replica answers, or it refuses.
 pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
     match args.action {
         Action::List { admin } => {

@@ -36,9 +36,7 @@ pub struct Placed {
 impl Cluster {
     /// Chooses a worker for an attempt; `tried` are the indices of earlier ones, `strangers` those of workers that the
     /// request is not for. The first attempt counts for heat, whoever else may not have it.
-    ///
-    /// # Errors
-    /// No worker is left that may take it.
+    /// Errors: no worker is left that may take it.
     pub fn place(
         &self,
         pool: &Arc<Pool>,
@@ -103,9 +101,7 @@ impl Cluster {
     }
 
     /// What [`Cluster::place`] would choose now, without a trace of it; `with_load` false: in a quiet cluster.
-    ///
-    /// # Errors
-    /// No worker is left that may take it.
+    /// Errors: no worker is left that may take it.
     pub fn preview(
         &self,
         pool: &Pool,
@@ -130,9 +126,7 @@ impl Cluster {
 
     /// As [`Cluster::place`], on the one worker that has what the request is about. `computes`: it takes a place of the
     /// engine; one that does not is answered by a worker that is full or drained, too.
-    ///
-    /// # Errors
-    /// It is not there, was tried, or may not take it.
+    /// Errors: it is not there, was tried, or may not take it.
     pub fn place_at(
         &self,
         pool: &Arc<Pool>,

@@ -20,9 +20,7 @@ pub struct IsReplica {
 }
 
 /// Refuses a worker at the data port or at the admin port of a replica.
-///
-/// # Errors
-/// Whose port it is.
+/// Errors: whose port it is.
 pub fn refuse_replica(view: &View, worker: &WorkerSpec) -> Result<(), IsReplica> {
     let address = worker.url().authority();
     let port_of = |replica: &ReplicaInfo| {
@@ -47,9 +45,7 @@ pub fn refuse_replica(view: &View, worker: &WorkerSpec) -> Result<(), IsReplica>
 }
 
 /// Refuses a worker at the metrics port of the replica itself, which no other one knows.
-///
-/// # Errors
-/// It is there.
+/// Errors: it is there.
 pub fn refuse_own_metrics(
     replica: &ReplicaId,
     metrics: Option<&str>,

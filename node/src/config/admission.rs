@@ -122,7 +122,6 @@ pub enum NoRoomStatus {
 
 impl NoRoomStatus {
     /// The status.
-    #[must_use]
     pub const fn status(self) -> StatusCode {
         match self {
             Self::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
@@ -225,9 +224,7 @@ impl Setting for Option<Expiry> {
 }
 
 /// The list of keys in a file.
-///
-/// # Errors
-/// It cannot be read, or every mistake in it, each with file, line and key.
+/// Errors: it cannot be read, or every mistake in it, each with file, line and key.
 pub fn read_keys(path: &Path) -> Result<Vec<KeyConfig>, ConfigError> {
     let unreadable = |cause| ConfigError::Unreadable {
         path: path.to_owned(),
@@ -242,9 +239,7 @@ pub fn read_keys(path: &Path) -> Result<Vec<KeyConfig>, ConfigError> {
 }
 
 /// Whether a tenant may be called so.
-///
-/// # Errors
-/// What its name must be.
+/// Errors: what its name must be.
 pub(crate) fn check_tenant(name: &str) -> Result<(), String> {
     let is_visible = name.bytes().all(|byte| byte.is_ascii_graphic());
     if is_visible && (1..=TENANT_BYTES_MAX).contains(&name.len()) {
@@ -256,10 +251,8 @@ pub(crate) fn check_tenant(name: &str) -> Result<(), String> {
 }
 
 /// The list of keys in a file's text.
-///
-/// # Errors
-/// [`ConfigError::Invalid`] with every mistake. An empty text is one: many programs empty a file before they write it,
-/// and all clients would be refused meanwhile.
+/// Errors: [`ConfigError::Invalid`] with every mistake. An empty text is one: many programs empty a file before they
+/// write it, and all clients would be refused meanwhile.
 pub fn parse_keys(path: &Path, text: &str) -> Result<Vec<KeyConfig>, ConfigError> {
     let (tables, mut problems) =
         read_list::<KeyConfig>(path, text, "{ name = \"acme-web\", hash = \"sha256:...\" }");
@@ -349,7 +342,6 @@ fn check(tables: &[SectionValues], keys: &[KeyConfig], problems: &mut Vec<Proble
 
 impl KeyConfig {
     /// The tenant that the key belongs to.
-    #[must_use]
     pub fn tenant_name(&self) -> &str {
         self.tenant.as_deref().unwrap_or(self.name.as_str())
     }

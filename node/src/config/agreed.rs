@@ -19,7 +19,6 @@ impl Config {
     ///
     /// What is at its default is no part of it: replicas of neighbouring releases, of which one has a further setting,
     /// agree.
-    #[must_use]
     pub fn fingerprint(&self) -> String {
         let mut bytes = self.cluster_settings().canonical_bytes();
         let plain = Self::from_layers(Default::default()).expect("defaults are valid");
@@ -33,7 +32,6 @@ impl Config {
 
     /// What the fingerprint is made from, by name, with values as in the file (`unset` where there is none): two replicas
     /// whose fingerprints differ find here in what. No secret is among them.
-    #[must_use]
     pub fn must_agree(&self) -> BTreeMap<String, String> {
         let is_shared = |(key, _): &(&'static str, Option<String>)| !OWN.contains(key);
         let of_cluster = self.cluster.shown().into_iter().filter(is_shared);

@@ -89,9 +89,7 @@ impl Allow {
     }
 
     /// Whether a worker may have this host in its URL (an IPv6 address without brackets).
-    ///
-    /// # Errors
-    /// No address that it may be resolved to would be permitted.
+    /// Errors: no address that it may be resolved to would be permitted.
     pub fn host(&self, host: &str) -> Result<(), HostRefused> {
         match host.parse() {
             Ok(address) => self.address(host, address),
@@ -106,9 +104,7 @@ impl Allow {
     }
 
     /// Whether this replica may connect to an address of a host.
-    ///
-    /// # Errors
-    /// It may not.
+    /// Errors: it may not.
     pub fn address(&self, host: &str, address: IpAddr) -> Result<(), HostRefused> {
         let address = address.to_canonical();
         if self.nets.iter().any(|net| net.contains(&address)) {

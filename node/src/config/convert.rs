@@ -24,14 +24,12 @@ use super::{
 
 impl Config {
     /// Name of this replica: the configured one, or `r1` where it is alone and needs none.
-    #[must_use]
     pub fn replica_id(&self) -> String {
         let id = self.replica.id.as_ref();
         id.map_or_else(|| "r1".to_owned(), ToString::to_string)
     }
 
     /// The settings of placement, whose fingerprint all replicas compare.
-    #[must_use]
     pub fn cluster_settings(&self) -> ClusterSettings {
         ClusterSettings {
             models: self.models().expect("a checked configuration breaks none"),
@@ -40,9 +38,7 @@ impl Config {
     }
 
     /// The models with settings of their own.
-    ///
-    /// # Errors
-    /// The first of placement's rules that they break. Those of a checked configuration break none.
+    /// Errors: the first of placement's rules that they break. Those of a checked configuration break none.
     pub(super) fn models(&self) -> Result<Models, ModelsError> {
         let settings = |model: &ModelConfig| ModelSettings {
             policy: model.policy,
@@ -57,7 +53,6 @@ impl Config {
     }
 
     /// What gossip needs to start; it sends the other replicas these facts.
-    #[must_use]
     pub fn gossip_config(&self, facts: Facts) -> GossipConfig {
         let gossip = &self.gossip;
         GossipConfig {
@@ -172,7 +167,6 @@ impl GossipSettings {
     }
 
     /// The replica's certificate files; none for a cluster of one without an identity.
-    #[must_use]
     pub fn identity(&self) -> Option<PemFiles> {
         Some(PemFiles {
             ca: self.ca.clone()?,
@@ -185,10 +179,7 @@ impl GossipSettings {
 
 impl WorkerConfig {
     /// The worker as the registry knows it.
-    ///
-    /// # Errors
-    /// The first of the registry's rules that it breaks. Those of a checked configuration break
-    /// none.
+    /// Errors: the first of the registry's rules that it breaks. Those of a checked configuration break none.
     pub fn registered(&self) -> Result<(WorkerId, WorkerSpec), WorkerError> {
         let spec = WorkerSpec::new(RawWorker {
             models: self.models.clone(),
@@ -240,9 +231,7 @@ impl WorkerConfig {
     }
 
     /// What is declared of it beyond that.
-    ///
-    /// # Errors
-    /// As [`WorkerConfig::registered`].
+    /// Errors: as [`WorkerConfig::registered`].
     pub fn declared_labels(&self) -> Result<Labels, WorkerError> {
         let declared = Declared {
             kv_connector: self.kv_connector.clone(),

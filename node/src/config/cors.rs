@@ -70,7 +70,6 @@ pub struct Origin(HeaderValue);
 
 impl Origin {
     /// None for what no browser would send, such as a path behind the host; `null` is no origin but that of many.
-    #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let url = Url::parse(text).ok()?;
         let is_bare = matches!(url.path(), "" | "/")
@@ -92,7 +91,6 @@ impl Origin {
     }
 
     /// As it stands in a header.
-    #[must_use]
     pub fn value(&self) -> &HeaderValue {
         &self.0
     }

@@ -182,9 +182,7 @@ const EMPTIED: &str = "it is empty, and was not before: many programs empty a fi
 
 impl Layers {
     /// Reads the file.
-    ///
-    /// # Errors
-    /// [`ConfigError::Unreadable`].
+    /// Errors: [`ConfigError::Unreadable`].
     pub fn read_file(&mut self, path: &Path) -> Result<(), ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|cause| ConfigError::Unreadable {
             path: path.to_owned(),
@@ -195,20 +193,17 @@ impl Layers {
     }
 
     /// A variable of the environment, also one that is not ours.
-    #[must_use]
     pub fn variable(&self, name: &str) -> Option<String> {
         let mut named = self.environment.iter().filter(|(own, _)| own == name);
         named.next().map(|(_, value)| value.clone())
     }
 
     /// Where a setting was written, for messages about it.
-    #[must_use]
     pub fn origin_of(&self, section: &str, key: &str) -> Origin {
         self.raw().origin_of(section, key)
     }
 
     /// The same for a setting of the `[[worker]]` section with this index, from 0.
-    #[must_use]
     pub fn origin_of_worker(&self, index: usize, key: &str) -> Origin {
         let raw = self.raw();
         let origin = |section: &SectionValues| section.origin_of(key).cloned();
@@ -231,10 +226,8 @@ impl Layers {
     }
 
     /// The layers and the configuration as they are now: the file is read anew, environment and flags are those of the start.
-    ///
-    /// # Errors
-    /// As [`Layers::read_file`] and [`Config::from_layers`]; a file that has nothing in it any more is unreadable, since all
-    /// its workers would leave the cluster.
+    /// Errors: as [`Layers::read_file`] and [`Config::from_layers`]; a file that has nothing in it any more is
+    /// unreadable, since all its workers would leave the cluster.
     pub fn again(mut self) -> Result<(Self, Config), ConfigError> {
         let is_blank = |text: &str| text.trim().is_empty();
         if let Some((path, before)) = self.file.take() {
@@ -252,9 +245,7 @@ impl Layers {
 
 impl Config {
     /// Lays the layers over each other and checks the result.
-    ///
-    /// # Errors
-    /// [`ConfigError::Invalid`] with every mistake that was found, each with its place.
+    /// Errors: [`ConfigError::Invalid`] with every mistake that was found, each with its place.
     pub fn from_layers(layers: Layers) -> Result<Self, ConfigError> {
         let (config, problems) = Self::examine(&layers);
         if problems.is_empty() {
@@ -266,7 +257,6 @@ impl Config {
 
     /// Where others reach a port of this replica: a wildcard address means nothing to them, so the host that gossip
     /// advertises stands in for it.
-    #[must_use]
     pub fn reached_at(&self, bound: SocketAddr) -> String {
         let advertised = self.gossip.advertise.as_ref().map(ToString::to_string);
         let host = advertised
@@ -281,7 +271,6 @@ impl Config {
     }
 
     /// Where others reach the metrics port; none where it has none, or takes a free one.
-    #[must_use]
     pub fn metrics_at(&self) -> Option<String> {
         let metrics = &self.metrics;
         let is_fixed = metrics.enabled && metrics.port != 0;
@@ -290,7 +279,6 @@ impl Config {
 
     /// The settings as far as they could be read, and every mistake in them, each with its place. A value that could not
     /// be read has its default.
-    #[must_use]
     pub fn examine(layers: &Layers) -> (Self, Vec<Problem>) {
         let mut raw = layers.raw();
         let config = Self::from_raw(&mut raw);
@@ -340,9 +328,7 @@ impl Config {
     }
 
     /// What does not fit together in settings of which some were read again, and others are as they were at the start.
-    ///
-    /// # Errors
-    /// [`ConfigError::Invalid`] with each of them.
+    /// Errors: [`ConfigError::Invalid`] with each of them.
     pub fn is_whole(&self) -> Result<(), ConfigError> {
         let problems = check::of_live(self);
         match problems.is_empty() {
@@ -353,7 +339,6 @@ impl Config {
 
     /// What an operator who starts with these settings should know, such as that there is no worker
     /// yet; nothing of it is wrong.
-    #[must_use]
     pub fn notes(&self) -> Vec<String> {
         check::notes(self)
     }

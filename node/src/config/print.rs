@@ -6,7 +6,6 @@ use super::table::{Row, Section};
 use super::{ClusterConfig, ModelConfig, WorkerConfig, WorkersConfig, sections, variable};
 
 /// Every section and setting with its documentation and default, as a file that may be used as is.
-#[must_use]
 pub fn documented_defaults() -> String {
     let mut file = String::from(
         "# Grapevine's configuration with every default. Keep only what you change.\n\

@@ -4,9 +4,7 @@
 //! <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors>
 
 /// What is wrong with a selector; nothing if a server would take it.
-///
-/// # Errors
-/// The first part that is none, with what to write.
+/// Errors: the first part that is none, with what to write.
 pub(super) fn check(selector: &str) -> Result<(), String> {
     for part in parts(selector)? {
         requirement(part.trim())?;

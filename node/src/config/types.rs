@@ -17,7 +17,6 @@ pub struct Name(String);
 
 impl Name {
     /// None unless the text is 1 to 63 of `a-z`, `0-9`, `-`, with no hyphen at the ends.
-    #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let good = (1..=63).contains(&text.len())
@@ -28,7 +27,6 @@ impl Name {
     }
 
     /// The name's characters.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -51,7 +49,6 @@ pub struct HostPort {
 
 impl HostPort {
     /// Reads `host:port`, with an IPv6 address in brackets. None for anything else.
-    #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let bracketed = host
@@ -154,7 +151,6 @@ pub enum AllowedHost {
 
 impl AllowedHost {
     /// Reads a network, an address, a name, or `*.` and a domain. None for anything else.
-    #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         if let Ok(net) = text.parse::<IpNet>() {
             return Some(Self::Net(net.trunc()));
@@ -205,20 +201,17 @@ pub(super) const SECRET_BYTES_MIN: usize = 16;
 
 impl Secret {
     /// None unless the text is 1 to 512 visible ASCII characters, because it travels in a header.
-    #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let good = (1..=512).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
         good.then(|| Self(text.to_owned()))
     }
 
     /// Whether it could be found by trying: shorter than 16 characters.
-    #[must_use]
     pub fn is_short(&self) -> bool {
         self.0.len() < SECRET_BYTES_MIN
     }
 
     /// The secret itself, for the one place that compares or sends it.
-    #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -252,19 +245,16 @@ pub struct ByteSize(pub u64);
 
 impl ByteSize {
     /// So many KiB.
-    #[must_use]
     pub const fn kib(count: u64) -> Self {
         Self(count << 10)
     }
 
     /// So many MiB.
-    #[must_use]
     pub const fn mib(count: u64) -> Self {
         Self(count << 20)
     }
 
     /// As a length in memory; on a platform whose memory is smaller, all of it.
-    #[must_use]
     pub fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -362,7 +352,6 @@ impl Coding {
     pub const ALL: [Self; 2] = [Self::Gzip, Self::Zstd];
 
     /// Its name in HTTP.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -371,7 +360,6 @@ impl Coding {
     }
 
     /// The coding of that name in a header.
-    #[must_use]
     pub fn of(name: &[u8]) -> Option<Self> {
         // The old name of gzip means the same (RFC 9110, section 8.4.1.3).
         let name = if name.eq_ignore_ascii_case(b"x-gzip") {
@@ -432,7 +420,6 @@ impl OtlpProtocol {
     pub(super) const ALL: [Self; 2] = [Self::HttpProtobuf, Self::Grpc];
 
     /// Its word in the configuration.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::HttpProtobuf => "http/protobuf",
@@ -454,7 +441,6 @@ impl PriceRule {
     pub(super) const ALL: [Self; 2] = [Self::Additive, Self::Multiplicative];
 
     /// Its word in the configuration.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Additive => "additive",

@@ -65,9 +65,7 @@ fn is_loopback(host: &str) -> bool {
 /// What a worker's labels say; none if they say nothing. `host`: the worker's; `rank`: that of a worker that is one of
 /// several at its address; `ranks`: how many engines are behind it, if that is known. Those that labels name are there in
 /// any case.
-///
-/// # Errors
-/// A label is no address, or none of the worker's.
+/// Errors: a label is no address, or none of the worker's.
 pub(super) fn of_labels(
     labels: &Labels,
     host: &str,
@@ -109,9 +107,7 @@ fn topic(text: &str) -> Result<String, BadSource> {
 }
 
 /// What a worker at this host answers to `GET /kv_event_sources` (vLLM 0.31 and later); empty if it publishes nothing.
-///
-/// # Errors
-/// It is no such answer, or an address in it cannot be reached.
+/// Errors: it is no such answer, or an address in it cannot be reached.
 pub(super) fn of_answer(
     answer: &[u8],
     host: &str,

@@ -69,9 +69,7 @@ const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 const BACKLOG: u32 = 4096;
 
 /// Listens on an address. Needs a runtime.
-///
-/// # Errors
-/// The system's, such as `AddrInUse`.
+/// Errors: the system's, such as `AddrInUse`.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,

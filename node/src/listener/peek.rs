@@ -13,9 +13,7 @@ use crate::http::client_io::is_closed;
 ///
 /// What lies there unread keeps a socket ready, so a mere second look would find the same at once, again and again: this
 /// one waits for the next event of the socket.
-///
-/// # Errors
-/// `UnexpectedEof` when no more will come; what the socket says.
+/// Errors: `UnexpectedEof` when no more will come; what the socket says.
 pub(super) async fn more(stream: &TcpStream, seen: &mut [u8], known: usize) -> io::Result<usize> {
     let look = || {
         let (length, _) = recv(stream, &mut *seen, RecvFlags::PEEK)?;

@@ -64,9 +64,7 @@ pub(super) fn is_header(bytes: &[u8]) -> bool {
 }
 
 /// Takes the header from the stream, and not a byte more. None: the connection is the balancer's own.
-///
-/// # Errors
-/// See [`HeaderError`]; the connection is to be closed without an answer.
+/// Errors: see [`HeaderError`]; the connection is to be closed without an answer.
 pub(super) async fn client_of(
     stream: &mut TcpStream,
     within: Duration,

@@ -41,9 +41,7 @@ pub(super) enum Protocol {
 }
 
 /// Looks at the first bytes without taking them.
-///
-/// # Errors
-/// `TimedOut` when nothing decisive came until `within` had passed; `UnexpectedEof` when the client left.
+/// Errors: `TimedOut` when nothing decisive came until `within` had passed; `UnexpectedEof` when the client left.
 pub(super) async fn opening(stream: &TcpStream, within: Duration) -> io::Result<Opening> {
     let decided = read_until(Instant::now() + within, decisive(stream)).await;
     decided.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))

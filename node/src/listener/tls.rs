@@ -42,9 +42,7 @@ struct Paths {
 
 impl ListenerTls {
     /// Reads the files; none without a certificate: the port speaks plain HTTP then.
-    ///
-    /// # Errors
-    /// A file cannot be used.
+    /// Errors: a file cannot be used.
     pub fn load(config: &TlsConfig) -> Result<Option<Self>, FileError> {
         let Some(paths) = Paths::of(config) else {
             return Ok(None);
@@ -84,9 +82,7 @@ impl ListenerTls {
     }
 
     /// Shakes hands with a client, and says what it speaks inside.
-    ///
-    /// # Errors
-    /// `TimedOut` after `within`; else what TLS or the socket says.
+    /// Errors: `TimedOut` after `within`; else what TLS or the socket says.
     pub(super) async fn accept(
         &self,
         io: ClientIo,

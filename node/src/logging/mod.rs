@@ -44,15 +44,12 @@ static LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
 static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
 /// Lines that were dropped since the process started, because standard error was not read or could not be written.
-#[must_use]
 pub fn lines_dropped() -> u64 {
     LINES_DROPPED.load(Ordering::Relaxed)
 }
 
 /// Sends the process's log to standard error, panics included; the lines end when the guard is dropped.
-///
-/// # Errors
-/// The process has a log already.
+/// Errors: the process has a log already.
 pub fn start(config: &LogConfig) -> Result<LogGuard, TryInitError> {
     let (queue, writer) = queue(io::stderr(), config.json);
     let lines = tracing_subscriber::fmt::layer()

@@ -10,7 +10,6 @@ use std::thread;
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
 /// How often a thread or a task panicked since the process started; what panics before the log begins is not counted.
-#[must_use]
 pub fn panics() -> u64 {
     PANICS.load(Ordering::Relaxed)
 }

@@ -39,7 +39,6 @@ struct Files {
 
 impl Machine {
     /// Looks now; `gossip_port`: that of the socket that gossip has; `held_up`: earlier counts of its quota.
-    #[must_use]
     pub fn look(gossip_port: Option<u16>, held_up: &HeldUp) -> Self {
         Self {
             files: files(),
@@ -65,7 +64,6 @@ fn files_max(process: &Process) -> Option<u64> {
 }
 
 /// Most files that this process may have open; none: not limited, or not known.
-#[must_use]
 pub fn own_files_max() -> Option<u64> {
     files_max(&Process::myself().ok()?)
 }

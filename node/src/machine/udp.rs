@@ -18,7 +18,6 @@ pub struct Udp {
 
 impl Udp {
     /// The sockets at this port, from the tables of the kernel in this folder; none if there is none.
-    #[must_use]
     pub fn look(folder: &Path, port: u16) -> Option<Self> {
         let tables = ["udp", "udp6"].map(|name| fs::read_to_string(folder.join(name)));
         let dropped = tables.iter().flatten().filter_map(|text| drops(text, port));
@@ -31,7 +30,6 @@ impl Udp {
 }
 
 /// Bytes of the receive buffer that the kernel gives a new UDP socket.
-#[must_use]
 pub(crate) fn buffer_bytes() -> Option<usize> {
     let socket = UdpSocket::bind(("127.0.0.1", 0)).ok()?;
     SockRef::from(&socket).recv_buffer_size().ok()

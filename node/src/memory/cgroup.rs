@@ -57,9 +57,7 @@ impl Cgroups {
     }
 
     /// The cgroup with the smallest limit, of this process's own and those around it; none: there is no limit.
-    ///
-    /// # Errors
-    /// It cannot be known now; the process has no file descriptors left, for one.
+    /// Errors: it cannot be known now; the process has no file descriptors left, for one.
     pub(super) fn smallest(&self) -> io::Result<Option<Cgroup>> {
         match text(&self.own)? {
             Some(own) => Cgroup::smallest(&self.root, &own),

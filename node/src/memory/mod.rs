@@ -69,9 +69,7 @@ enum Source {
 
 impl Source {
     /// The limit as it is now, if there is one.
-    ///
-    /// # Errors
-    /// It cannot be known now.
+    /// Errors: it cannot be known now.
     fn limit(&self) -> io::Result<Option<Limit>> {
         match self {
             Self::Set(bytes) => Ok(Some(Limit::Set(*bytes))),
@@ -113,7 +111,6 @@ struct Seen {
 
 impl Memory {
     /// With this limit, else with that of the process's cgroup, as it is at the time.
-    #[must_use]
     pub fn of(limit: Option<ByteSize>) -> Self {
         let system = || Source::System(Cgroups::default());
         Self::by(limit.map_or_else(system, |limit| Source::Set(limit.0)))
@@ -128,14 +125,12 @@ impl Memory {
     }
 
     /// The limit in bytes, and what counts against it, both now; none where there is no limit.
-    #[must_use]
     pub fn limit(&self) -> Option<(u64, Option<u64>)> {
         let limit = self.source.limit().ok()??;
         Some((limit.bytes(), limit.counted()))
     }
 
     /// Whether new requests should be turned away.
-    #[must_use]
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
@@ -252,7 +247,6 @@ fn is_within((begin, end): Band, was_within: bool, bytes: u64, limit: u64) -> bo
 }
 
 /// Resident memory of this process; none where the system does not tell.
-#[must_use]
 pub fn resident_bytes() -> Option<u64> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;

@@ -29,9 +29,7 @@ pub struct Client {
 
 impl Client {
     /// For a collector at `endpoint`, which may take `within` for a message.
-    ///
-    /// # Errors
-    /// The system's authorities cannot be read, where the endpoint is https.
+    /// Errors: the system's authorities cannot be read, where the endpoint is https.
     pub fn new(protocol: OtlpProtocol, endpoint: &Url, within: Duration) -> anyhow::Result<Self> {
         let mut http = reqwest::Client::builder()
             .timeout(within)
@@ -57,9 +55,7 @@ impl Client {
     }
 
     /// Sends the message that is a request's body, and returns the collector's own as the answer's.
-    ///
-    /// # Errors
-    /// There is no answer in time, or one that is too long, or a call was refused.
+    /// Errors: there is no answer in time, or one that is too long, or a call was refused.
     pub async fn exchange(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         match self.protocol {
             OtlpProtocol::HttpProtobuf => Ok(self.send(request).await?.0),

@@ -46,9 +46,7 @@ pub(super) fn call(request: Request<Bytes>, within: Duration) -> Request<Bytes> 
 }
 
 /// The message of an answer, from its body and from the headers that end it (its head, where nothing else follows).
-///
-/// # Errors
-/// The collector refused, or it was no collector.
+/// Errors: the collector refused, or it was no collector.
 pub(super) fn answer(mut body: Bytes, end: &HeaderMap) -> Result<Bytes, GrpcError> {
     let status = end.get(STATUS).ok_or(GrpcError::NotGrpc)?;
     if status != "0" {

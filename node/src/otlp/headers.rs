@@ -11,9 +11,7 @@ use percent_encoding::percent_decode_str;
 pub struct HeaderError(usize);
 
 /// Reads a list of headers; values are percent-encoded, and none is printed in logs.
-///
-/// # Errors
-/// One of them is no header; its number, from 1.
+/// Errors: one of them is no header; its number, from 1.
 pub fn headers(list: &str) -> Result<HeaderMap, HeaderError> {
     let mut headers = HeaderMap::new();
     for (number, pair) in (1..).zip(list.split(',')) {

@@ -86,8 +86,7 @@ impl BodyError {
 }
 
 impl BodyLimits {
-    /// # Errors
-    /// 413 for a body that is announced as longer than any may be.
+    /// Errors: 413 for a body that is announced as longer than any may be.
     pub fn check(&self, announced: Option<u64>) -> Result<(), BodyError> {
         match announced {
             Some(bytes) if bytes > self.bytes => Err(self.too_large()),
@@ -211,10 +210,9 @@ impl Pieces {
 
 /// Reads all of it, and inflates it where it is compressed. `look` sees all bytes so far, each time that some have come
 /// (of a compressed body only the whole), and may end it. `is_crowded`: whether others wait to be read.
-///
-/// # Errors
-/// What `look` returns, 413 above the limit and 503 when the budget is used up (both at once when `Content-Length`
-/// shows it), 408 when the client stalls or drips, 400 when the body breaks off or is not in its coding.
+/// Errors: what `look` returns, 413 above the limit and 503 when the budget is used up (both at once when
+/// `Content-Length` shows it), 408 when the client stalls or drips, 400 when the body breaks off or is not in its
+/// coding.
 pub async fn read(
     incoming: ClientBody,
     limits: BodyLimits,

@@ -53,9 +53,7 @@ impl Cors {
     }
 
     /// The answer to a browser that asks whether a page may send a request; none if it is no such question.
-    ///
-    /// # Errors
-    /// 403 for a page that is not allowed; to its browser every answer without our word says the same.
+    /// Errors: 403 for a page that is not allowed; to its browser every answer without our word says the same.
     pub fn preflight(
         &self,
         method: &Method,

@@ -210,9 +210,7 @@ impl ToNext<'_> {
     }
 
     /// Takes the workers of now: the fleet may have changed while it waited.
-    ///
-    /// # Errors
-    /// Nobody serves its model any more.
+    /// Errors: nobody serves its model any more.
     fn look_anew(&mut self) -> Result<(), NoWorker> {
         let changed = self.asked.changed_from(&self.pool, &self.dispatch.cluster);
         if let Some(now) = changed.map_err(|_| NoWorker::Empty)? {

@@ -195,10 +195,8 @@ pub(super) struct Finder {
 
 impl Finder {
     /// The worker that holds a response.
-    ///
-    /// # Errors
-    /// 404 when it is another tenant's, or no worker has it that the caller may ask, 503 when one of them could not be
-    /// asked.
+    /// Errors: 404 when it is another tenant's, or no worker has it that the caller may ask, 503 when one of them could
+    /// not be asked.
     pub(super) async fn holder_of(&self, wanted: Wanted<'_>) -> Result<WorkerId, ApiError> {
         let members = wanted.pools.iter().flat_map(|pool| pool.answering());
         let members = members.map(|member| &member.worker);

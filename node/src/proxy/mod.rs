@@ -233,9 +233,7 @@ impl Proxy {
     /// Answers one request, whatever happens: a panic in here is a 500, and what the request held is released.
     /// `client`: its address, for the log. The head lies on the heap, since each step that it passes has room for what it
     /// takes, and for what it makes of it. `too_large`: what of it was above a limit as it came, over HTTP/2.
-    ///
-    /// # Errors
-    /// The client left before the answer began.
+    /// Errors: the client left before the answer began.
     pub async fn serve(
         self: &Arc<Self>,
         head: Box<Parts>,

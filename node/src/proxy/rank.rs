@@ -14,9 +14,7 @@ use crate::http::headers::RANK;
 const NAME: &str = "X-data-parallel-rank";
 
 /// The rank that these headers ask for, if it is one that decides among the workers of this pool.
-///
-/// # Errors
-/// 400 for what is no rank, or one that no worker here has.
+/// Errors: 400 for what is no rank, or one that no worker here has.
 pub(super) fn asked_for(headers: &HeaderMap, pool: &Pool) -> Result<Option<u32>, ApiError> {
     let mut values = headers.get_all(RANK).iter();
     let Some(value) = values.next() else {

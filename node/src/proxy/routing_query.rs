@@ -81,10 +81,8 @@ enum Alias {
 
 impl RoutingQuery {
     /// Reads a request.
-    ///
-    /// # Errors
-    /// 400 for a body that cannot be read, a salt that is too long, an id that no response has, a data-parallel rank
-    /// that no worker has, or no model where there are several; 404 for a model that no worker serves or that the
+    /// Errors: 400 for a body that cannot be read, a salt that is too long, an id that no response has, a data-parallel
+    /// rank that no worker has, or no model where there are several; 404 for a model that no worker serves or that the
     /// caller may not ask for; 403 for a request that names none from a caller who may ask for some only; 503 for a
     /// cluster without workers.
     pub fn of(cluster: &Cluster, input: &RoutingInput<'_>) -> Result<Self, ApiError> {
@@ -144,9 +142,7 @@ impl RoutingQuery {
     }
 
     /// The same, in that of these pools which has the worker that holds its response.
-    ///
-    /// # Errors
-    /// As [`Self::of`], of the same input.
+    /// Errors: as [`Self::of`], of the same input.
     pub fn at_holder(
         mut self,
         holder: WorkerId,
@@ -171,18 +167,14 @@ impl RoutingQuery {
     }
 
     /// The same for the workers of now; the fleet may have changed while the request waited.
-    ///
-    /// # Errors
-    /// As [`Self::pool_now`].
+    /// Errors: as [`Self::pool_now`].
     pub fn renew(&mut self, cluster: &Cluster) -> Result<(), ApiError> {
         self.pool = self.pool_now(cluster)?;
         Ok(())
     }
 
     /// Its pool as it is now.
-    ///
-    /// # Errors
-    /// Nobody serves its model any more: what a new request for it gets, 404 or 503.
+    /// Errors: nobody serves its model any more: what a new request for it gets, 404 or 503.
     pub fn pool_now(&self, cluster: &Cluster) -> Result<Arc<Pool>, ApiError> {
         let fleet = cluster.fleet();
         let pool = match self.pool.model() {
@@ -216,9 +208,7 @@ impl RoutingQuery {
     }
 
     /// The model as a header names it.
-    ///
-    /// # Errors
-    /// 400 for one that engines would read differently there.
+    /// Errors: 400 for one that engines would read differently there.
     pub fn model_in_head(&self) -> Result<HeaderValue, ApiError> {
         HeaderValue::from_str(self.pool.model()).map_err(|_| {
             let message =
@@ -375,9 +365,8 @@ fn response_of(input: &RoutingInput<'_>, view: &BodyView<'_>) -> Result<Option<S
 }
 
 /// Where the id of the response may be told that a request has stored; none where it has none stored, or says one itself.
-///
-/// # Errors
-/// 400 for an id that only a replica makes: with that of another tenant's response it would take its place at the worker.
+/// Errors: 400 for an id that only a replica makes: with that of another tenant's response it would take its place at
+/// the worker.
 fn id_at(input: &RoutingInput<'_>, view: &BodyView<'_>) -> Result<Option<usize>, ApiError> {
     let (Endpoint::Responses, Caller::Keyed(_)) = (input.endpoint, input.caller) else {
         return Ok(None);
@@ -418,8 +407,7 @@ pub(super) struct Early {
 }
 
 impl Early {
-    /// # Errors
-    /// 400 for a head that says no boundary.
+    /// Errors: 400 for a head that says no boundary.
     pub(super) fn of(endpoint: Endpoint, headers: &HeaderMap) -> Result<Self, ApiError> {
         let is_upload = match endpoint.traits().form {
             Form::Multipart => true,
@@ -439,9 +427,7 @@ impl Early {
     }
 
     /// Looks at all bytes so far.
-    ///
-    /// # Errors
-    /// 400 and 404 as [`RoutingQuery::of`], as soon as it is known.
+    /// Errors: 400 and 404 as [`RoutingQuery::of`], as soon as it is known.
     pub(super) fn look(
         &mut self,
         so_far: &[u8],

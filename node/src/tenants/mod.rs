@@ -239,9 +239,8 @@ impl Keys {
     }
 
     /// The key of a request; `None`: no keys are configured, and every client is served.
-    ///
-    /// # Errors
-    /// 401 without a key, with two, or with one that is unknown or has ended; which of these, only the metrics show.
+    /// Errors: 401 without a key, with two, or with one that is unknown or has ended; which of these, only the metrics
+    /// show.
     pub fn caller(&self, headers: &HeaderMap) -> Result<Option<Arc<ApiKey>>, ApiError> {
         let list = self.list.load();
         let Some(list) = list.as_ref() else {

@@ -18,9 +18,7 @@ const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmn
 pub(super) const KEY_BYTES_MAX: usize = 512;
 
 /// A new key. Shown once, kept nowhere.
-///
-/// # Errors
-/// The system gives no random bytes.
+/// Errors: the system gives no random bytes.
 pub fn new_key() -> Result<String, Unspecified> {
     let random = SystemRandom::new();
     let mut key = String::from(PREFIX);
@@ -36,7 +34,6 @@ pub fn new_key() -> Result<String, Unspecified> {
 }
 
 /// The hash of a key.
-#[must_use]
 pub fn hash_of(key: &[u8]) -> KeyHash {
     let digest = digest(&SHA256, key);
     KeyHash(digest.as_ref().try_into().expect("SHA-256 has 32 bytes"))

@@ -35,9 +35,7 @@ pub struct Watch {
 
 impl Watch {
     /// Reads the file and serves its keys from now on.
-    ///
-    /// # Errors
-    /// The file cannot be used.
+    /// Errors: the file cannot be used.
     pub fn open(keys: Arc<Keys>, path: PathBuf) -> Result<Self, ConfigError> {
         let seen = Files::seen("keys", vec![path.clone()]);
         keys.set(read_keys(&path)?, Instant::now());

@@ -19,7 +19,6 @@ pub struct GossipFiles {
 
 impl GossipFiles {
     /// Looks at the files; none for a cluster of one. To be called before they are read first.
-    #[must_use]
     pub fn seen(config: &Config) -> Option<Self> {
         let pem = config.gossip.identity()?;
         let paths = [&pem.ca, &pem.cert, &pem.key].map(Clone::clone);

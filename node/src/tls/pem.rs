@@ -57,9 +57,7 @@ pub struct KeyPair {
 }
 
 /// Reads authorities from a PEM file.
-///
-/// # Errors
-/// It cannot be read, or holds none.
+/// Errors: it cannot be read, or holds none.
 pub fn read_roots(path: &Path) -> Result<Roots, FileError> {
     let mut roots = RootCertStore::empty();
     for certificate in read_certificates(path)? {
@@ -70,9 +68,7 @@ pub fn read_roots(path: &Path) -> Result<Roots, FileError> {
 }
 
 /// Reads the system's authorities. Takes some milliseconds.
-///
-/// # Errors
-/// There are none.
+/// Errors: there are none.
 pub fn system_roots() -> Result<Roots, FileError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
@@ -87,9 +83,7 @@ pub fn system_roots() -> Result<Roots, FileError> {
 }
 
 /// Reads a certificate chain and its key from PEM files.
-///
-/// # Errors
-/// One of them cannot be read, or holds something else.
+/// Errors: one of them cannot be read, or holds something else.
 pub fn read_key_pair(cert: &Path, key: &Path) -> Result<KeyPair, FileError> {
     let chain = read_certificates(cert)?;
     Ok(KeyPair {
@@ -100,9 +94,7 @@ pub fn read_key_pair(cert: &Path, key: &Path) -> Result<KeyPair, FileError> {
 }
 
 /// Reads a private key from a PEM file.
-///
-/// # Errors
-/// It cannot be read, or holds none.
+/// Errors: it cannot be read, or holds none.
 pub fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
     // The message must not repeat bytes of what may be a damaged key.
     PrivateKeyDer::from_pem_slice(&read(path)?)
@@ -110,9 +102,7 @@ pub fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError
 }
 
 /// Reads a secret of one line.
-///
-/// # Errors
-/// It cannot be read, or holds something else.
+/// Errors: it cannot be read, or holds something else.
 pub fn read_secret(path: &Path) -> Result<Secret, FileError> {
     let bytes = read(path)?;
     let text = std::str::from_utf8(&bytes).ok().map(str::trim);
@@ -123,9 +113,7 @@ pub fn read_secret(path: &Path) -> Result<Secret, FileError> {
 }
 
 /// Reads a file as it is.
-///
-/// # Errors
-/// It cannot be read.
+/// Errors: it cannot be read.
 pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     std::fs::read(path).map_err(|cause| FileError::Read {
         path: path.to_owned(),
@@ -141,9 +129,7 @@ fn content(path: &Path, problem: String) -> FileError {
 }
 
 /// Reads certificates, one or more, from a PEM file.
-///
-/// # Errors
-/// It cannot be read, or holds none.
+/// Errors: it cannot be read, or holds none.
 pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let text = read(path)?;
     let found = CertificateDer::pem_slice_iter(&text)

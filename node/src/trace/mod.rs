@@ -50,9 +50,7 @@ pub struct Tracing {
 
 impl Tracing {
     /// Sets traces up; none when no endpoint is configured. The sender has to be run.
-    ///
-    /// # Errors
-    /// The client for the collector cannot be made, or a variable of OpenTelemetry in the environment is wrong.
+    /// Errors: the client for the collector cannot be made, or a variable of OpenTelemetry in the environment is wrong.
     pub fn start(
         config: &TraceConfig,
         replica: &str,

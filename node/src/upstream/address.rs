@@ -28,9 +28,7 @@ pub struct AddressError {
 
 impl Address {
     /// From a checked specification.
-    ///
-    /// # Errors
-    /// The URL's host or path cannot stand in a request, or in a certificate.
+    /// Errors: the URL's host or path cannot stand in a request, or in a certificate.
     pub fn of(spec: &WorkerSpec) -> Result<Self, AddressError> {
         let url = spec.url().clone();
         let error = |problem| AddressError {

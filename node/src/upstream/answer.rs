@@ -34,9 +34,7 @@ impl Answer {
     }
 
     /// All of it, of at most so many bytes. Its connection to this worker stays, if it may.
-    ///
-    /// # Errors
-    /// It broke off, is longer, or is none that can be read to an end.
+    /// Errors: it broke off, is longer, or is none that can be read to an end.
     pub async fn whole(self, worker: &Worker, bytes_max: usize) -> Result<(Parts, Bytes), Failure> {
         let begun = match self {
             Self::Whole(parts, bytes) => return Ok((parts, bytes)),

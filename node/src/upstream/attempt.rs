@@ -38,9 +38,7 @@ pub struct AttemptLimits {
 
 /// Tries one worker. `has_another`: whether another worker would take the request, should this one turn out bad. `looks` is
 /// called now and then while there is no answer, and at the time that it answers.
-///
-/// # Errors
-/// See [`Failure`]. Dropping the future drops the connection, which aborts the request at the worker.
+/// Errors: see [`Failure`]. Dropping the future drops the connection, which aborts the request at the worker.
 pub async fn attempt(
     worker: &Arc<Worker>,
     outgoing: &Outgoing,
@@ -195,9 +193,7 @@ async fn send(
 }
 
 /// The status of a worker's answer to a request of this replica's own. The connection stays if its answer was short.
-///
-/// # Errors
-/// It did not say anything.
+/// Errors: it did not say anything.
 pub(crate) async fn status_of(
     worker: &Worker,
     question: &Outgoing,

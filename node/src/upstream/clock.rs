@@ -26,7 +26,6 @@ impl ClockOffset {
     }
 
     /// Whole seconds by which the worker's clock is ahead of this replica's; below 0: behind. Exact to about a second.
-    #[must_use]
     pub fn ahead_s(&self) -> Option<i64> {
         let ahead = self.0.load(Ordering::Relaxed);
         (ahead != UNKNOWN).then_some(ahead)

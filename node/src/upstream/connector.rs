@@ -91,9 +91,7 @@ struct Secure {
 
 impl Connector {
     /// Reads the keys, and the files of TLS where some are configured.
-    ///
-    /// # Errors
-    /// A file cannot be used.
+    /// Errors: a file cannot be used.
     pub fn load(parts: ConnectorParts) -> Result<Self, FileError> {
         let files = WorkerTlsFiles::of(&parts.workers);
         let allow = Allow::new(parts.workers.allow.clone());
@@ -146,9 +144,7 @@ impl Connector {
     }
 
     /// Other workers, and another key for all of them, are configured from now on.
-    ///
-    /// # Errors
-    /// A file with a key cannot be used; nothing was changed.
+    /// Errors: a file with a key cannot be used; nothing was changed.
     pub fn follow(&self, all: WorkersConfig, each: Vec<WorkerConfig>) -> Result<(), FileError> {
         let keys = Keys::load(&all, &each)?;
         self.all.store(Arc::new(all));
@@ -200,11 +196,9 @@ impl Connector {
     }
 
     /// Connects to a worker; HTTP/2 is offered to it in its TLS handshake unless it is off.
-    ///
-    /// # Errors
-    /// `PermissionDenied` where the worker may not be, `TimedOut` when the socket took longer than `within`
-    /// or the handshake longer than its own limit, `InvalidData` for a certificate that is not believed, else
-    /// the socket's error.
+    /// Errors: `PermissionDenied` where the worker may not be, `TimedOut` when the socket took longer than `within` or
+    /// the handshake longer than its own limit, `InvalidData` for a certificate that is not believed, else the socket's
+    /// error.
     pub async fn dial(
         &self,
         address: &Address,
@@ -231,9 +225,7 @@ impl Connector {
 
     /// Connects to another port of a worker, or of another host that it names, without TLS: what listens there is its
     /// engine's side.
-    ///
-    /// # Errors
-    /// As [`Connector::dial`], without those of TLS.
+    /// Errors: as [`Connector::dial`], without those of TLS.
     pub async fn dial_plain(
         &self,
         host: &str,
@@ -271,9 +263,7 @@ impl Connector {
     }
 
     /// A `GET` of the control path; see [`Connector::request`].
-    ///
-    /// # Errors
-    /// As that.
+    /// Errors: as that.
     pub async fn get(
         &self,
         address: &Address,
@@ -284,9 +274,7 @@ impl Connector {
 
     /// A plain `GET` at another port of the worker's host, without its key: what listens there is its engine's side, not
     /// its API.
-    ///
-    /// # Errors
-    /// The worker may not be where it is.
+    /// Errors: the worker may not be where it is.
     pub fn get_at_port(
         &self,
         address: &Address,
@@ -304,9 +292,7 @@ impl Connector {
     }
 
     /// A request of the control path to a worker, with its key and a deadline.
-    ///
-    /// # Errors
-    /// The worker may not be where it is, or there are no authorities to verify it by.
+    /// Errors: the worker may not be where it is, or there are no authorities to verify it by.
     pub async fn request(
         &self,
         method: Method,

@@ -21,9 +21,7 @@ pub struct Keys {
 
 impl Keys {
     /// Takes the keys of the configuration and reads those that are in files.
-    ///
-    /// # Errors
-    /// A file cannot be read, or does not hold a key.
+    /// Errors: a file cannot be read, or does not hold a key.
     pub fn load(all: &WorkersConfig, each: &[WorkerConfig]) -> Result<Self, FileError> {
         let mut keys = Self {
             default: header(all.api_key.as_ref(), all.api_key_file.as_deref())?,

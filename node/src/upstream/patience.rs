@@ -75,9 +75,7 @@ impl Patience {
     }
 
     /// Looks at all limits.
-    ///
-    /// # Errors
-    /// One is reached.
+    /// Errors: one is reached.
     pub fn look(&self, now: Instant, known: Known) -> Result<Next, Failure> {
         let is_over = |at: &Instant| *at <= now;
         if self.deadline.as_ref().is_some_and(is_over) {

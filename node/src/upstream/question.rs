@@ -27,9 +27,7 @@ pub(super) async fn read_answer(
 }
 
 /// The same, of those who have a limit of time of their own.
-///
-/// # Errors
-/// No success, not in time, or too long.
+/// Errors: no success, not in time, or too long.
 pub(crate) async fn read_within(
     request: reqwest::RequestBuilder,
     bytes_max: usize,

@@ -45,9 +45,7 @@ impl WorkerTlsFiles {
     ///
     /// A worker's certificate must name the host of its URL and lead to one of the authorities. Sessions
     /// are resumed, so that a new connection to a known worker costs one exchange less.
-    ///
-    /// # Errors
-    /// A file cannot be used, or the system has no authorities.
+    /// Errors: a file cannot be used, or the system has no authorities.
     pub fn load(&self) -> Result<(ClientConfig, Option<Term>), FileError> {
         let roots = match &self.ca {
             Some(path) => read_roots(path)?,
@@ -114,9 +112,7 @@ impl WorkerIo {
     }
 
     /// Ready once a read may find something. On TLS always: its session may hold bytes that the socket knows nothing of.
-    ///
-    /// # Errors
-    /// The runtime ends.
+    /// Errors: the runtime ends.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(stream) => stream.poll_read_ready(cx),

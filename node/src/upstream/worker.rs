@@ -255,17 +255,13 @@ impl Worker {
     }
 
     /// Connects, in the version of HTTP that `workers.http2` and the worker choose.
-    ///
-    /// # Errors
-    /// See [`Connection::open`].
+    /// Errors: see [`Connection::open`].
     pub async fn connect(&self, within: Duration) -> io::Result<Connection> {
         self.connect_as(within, self.connector.http2()).await
     }
 
     /// Connects in HTTP/1.1, which alone knows a change of protocols.
-    ///
-    /// # Errors
-    /// See [`Connection::open`].
+    /// Errors: see [`Connection::open`].
     pub async fn connect_http1(&self, within: Duration) -> io::Result<Connection> {
         self.connect_as(within, WorkerHttp2::Off).await
     }

@@ -8,7 +8,6 @@ pub const ZMQ_FORMS: &str =
     "host:port, such as 10.0.0.5:14579; of MoRI-IO host:10.0.0.5,handshake:7301,notify:7302";
 
 /// Whether an engine that speaks P2P NCCL (`host:port`) or MoRI-IO (`host:...,handshake:...,notify:...`) could be meant.
-#[must_use]
 pub fn is_zmq_address(text: &str) -> bool {
     let is_pair = |part: &str| {
         let pair = part.split_once(':');

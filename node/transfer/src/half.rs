@@ -43,9 +43,7 @@ pub struct LabelError {
 }
 
 /// Whether labels say something that can be used, of whatever worker.
-///
-/// # Errors
-/// The first one that does not.
+/// Errors: the first one that does not.
 pub fn check<'l>(label: impl Fn(&str) -> Option<&'l str>) -> Result<(), LabelError> {
     Half::read("worker", 1, None, Connector::Nixl, |name| {
         // A mode fits its connector, which may be the cluster's.
@@ -59,9 +57,7 @@ impl Half {
     ///
     /// `host` and `port` are those of its HTTP URL, `rank` its data-parallel rank where it is one of several behind the
     /// URL, `default` the connector of workers that name none, `label` the value by a name of [`label`](mod@label).
-    ///
-    /// # Errors
-    /// The first label whose value does not fit. A worker with such a label is in no pair.
+    /// Errors: the first label whose value does not fit. A worker with such a label is in no pair.
     pub fn read<'l>(
         host: &str,
         port: u16,
@@ -128,7 +124,6 @@ impl Half {
     }
 
     /// The same worker without what an answer taught of its engine: it may have been started again since.
-    #[must_use]
     pub fn without_identity(&self) -> Self {
         Self {
             engine_id: None,

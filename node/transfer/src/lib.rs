@@ -50,9 +50,8 @@ pub use leg::{Begin, Leg, Missing};
 pub use pairing::{Mismatch, PairRules, pair};
 
 /// What is sent first to a pair.
-///
-/// # Errors
-/// [`Missing`]: a label without which the decode worker would not find the blocks. Nothing should be sent to this pair.
+/// Errors: [`Missing`]: a label without which the decode worker would not find the blocks. Nothing should be sent to
+/// this pair.
 pub fn begin(prefill: &Half, decode: &Half, ids: &Ids<'_>) -> Result<Begin, Missing> {
     match prefill.connector() {
         Connector::Nixl => Ok(nixl::begin(prefill, decode, ids)),
@@ -68,9 +67,7 @@ pub fn begin(prefill: &Half, decode: &Half, ids: &Ids<'_>) -> Result<Begin, Miss
 /// those that the prefill leg was made of.
 ///
 /// It may be asked for again, with another decode worker, where [`Connector::survives_unsent_decode`].
-///
-/// # Errors
-/// [`BadAnswer`]: with this answer the decode worker would compute the prompt again in silence, or fail.
+/// Errors: [`BadAnswer`]: with this answer the decode worker would compute the prompt again in silence, or fail.
 pub fn decode_leg(
     prefill: &Half,
     decode: &Half,

@@ -28,9 +28,7 @@ pub struct Mismatch {
 }
 
 /// Whether blocks can go from one worker to the other.
-///
-/// # Errors
-/// [`Mismatch`]: the first fact in which they differ.
+/// Errors: [`Mismatch`]: the first fact in which they differ.
 pub fn pair(prefill: &Half, decode: &Half, rules: &PairRules) -> Result<(), Mismatch> {
     let connectors = (Some(prefill.connector), Some(decode.connector));
     equal("KV connector", connectors.0, connectors.1)?;

@@ -93,9 +93,7 @@ impl fmt::Display for Port<'_> {
 
 impl Ping {
     /// Reads a ping.
-    ///
-    /// # Errors
-    /// [`BadPing`]; the sender is to be left alone, a later release may say more.
+    /// Errors: [`BadPing`]; the sender is to be left alone, a later release may say more.
     pub fn read(payload: &[u8]) -> Result<Self, BadPing> {
         let wire = Wire::read(payload)?;
         // First: who is neither may have other fields.

@@ -88,9 +88,7 @@ impl Session {
 
     /// The next message in `bytes`, which it takes from the front; none while there is no whole one. What is left then
     /// has at most [`Limits::message_bytes`] or 2,048 bytes, whichever is more, and the nine of a header.
-    ///
-    /// # Errors
-    /// [`Violation`]: the connection is to be closed; nothing more can be read from it.
+    /// Errors: [`Violation`]: the connection is to be closed; nothing more can be read from it.
     pub fn next(&mut self, bytes: &mut BytesMut) -> Result<Option<Vec<Bytes>>, Violation> {
         loop {
             match self.step {

@@ -27,8 +27,7 @@ macro_rules! each {
 
 impl Fleet {
     /// Injects the fault, and returns when it is in effect: a started replica answers, a killed one is gone.
-    ///
-    /// # Errors When this kind of cluster cannot have this fault, with the reason.
+    /// Errors: when this kind of cluster cannot have this fault, with the reason.
     pub(crate) async fn apply(&mut self, fault: &Fault) -> anyhow::Result<()> {
         each!(self, fleet => fleet.apply(fault).await)
     }

@@ -41,8 +41,7 @@ pub(crate) fn samples(seed: u64, count: u64) -> Vec<Ask> {
 }
 
 /// Asks every running replica about every sample.
-///
-/// # Errors When one does not answer, knows no worker, or names another worker than the others.
+/// Errors: when one does not answer, knows no worker, or names another worker than the others.
 pub(crate) async fn placements(seats: &[Seat], samples: &[Ask]) -> anyhow::Result<Placements> {
     let runs =
         |seat: &&Seat| matches!(seat.node, Node::Replica(_)) && seat.state == SeatState::Running;

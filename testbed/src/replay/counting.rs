@@ -32,9 +32,7 @@ impl Counting {
 
     /// A counted row that is due at `due` is about to be sent. The first one reads the workers' counters; others that
     /// are due meanwhile wait for that.
-    ///
-    /// # Errors
-    /// When the counters cannot be read.
+    /// Errors: when the counters cannot be read.
     pub(super) async fn begin(&self, due: Instant) -> anyhow::Result<()> {
         let read = || async {
             let cache = CacheCounters::of_all(&self.workers).await?;

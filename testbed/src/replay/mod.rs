@@ -90,9 +90,7 @@ impl Plan {
 }
 
 /// Replays the whole trace.
-///
-/// # Errors
-/// When workers' counters cannot be read, or sending panicked: a trace with times beyond what a clock holds.
+/// Errors: when workers' counters cannot be read, or sending panicked: a trace with times beyond what a clock holds.
 pub async fn run(
     client: Arc<Client>,
     plan: Plan,

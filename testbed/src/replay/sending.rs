@@ -55,9 +55,7 @@ impl Sending {
     }
 
     /// Sends all rows, the first one `t_ms` after `start`, and waits for their answers.
-    ///
-    /// # Errors
-    /// When workers' counters cannot be read, or a row panicked. What is in flight then is dropped.
+    /// Errors: when workers' counters cannot be read, or a row panicked. What is in flight then is dropped.
     pub(super) async fn all(self: Arc<Self>, start: Instant) -> anyhow::Result<()> {
         let scale = self.plan.speed * self.plan.rate;
         let mut chains_sent = JoinSet::new();

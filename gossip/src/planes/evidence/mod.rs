@@ -119,9 +119,7 @@ impl EvidencePlane {
 
     /// Takes what a peer believes, for the first time: the records that may be used, and the channel of the listener,
     /// for a task that can wait for room.
-    ///
-    /// # Errors
-    /// `Broken`: the answer is not whole.
+    /// Errors: `Broken`: the answer is not whole.
     pub(crate) fn adopt(
         &mut self,
         answer: Vec<Received>,

@@ -140,9 +140,7 @@ impl RegistryPlane {
     }
 
     /// A change by this replica: what it wrote, and the number of the change that the view will have.
-    ///
-    /// # Errors
-    /// The error of `write`; nothing has changed.
+    /// Errors: the error of `write`; nothing has changed.
     pub(crate) fn write(
         &mut self,
         write: impl FnOnce(&mut Registry, u64) -> Result<Vec<Entry>, RegistryError>,
@@ -190,9 +188,7 @@ impl RegistryPlane {
 
     /// Takes all that a peer has, for the first time: what is missing afterwards comes by exchanges. True if that is the
     /// cluster's: one that has met nobody has only what it was configured with.
-    ///
-    /// # Errors
-    /// `Broken`: the answer is not whole, or nothing of it may be used.
+    /// Errors: `Broken`: the answer is not whole, or nothing of it may be used.
     pub(crate) fn adopt(
         &mut self,
         peer: &ReplicaId,
@@ -294,9 +290,7 @@ impl RegistryPlane {
     }
 
     /// Merges entries of a peer, and publishes what they change.
-    ///
-    /// # Errors
-    /// Nothing of them may be used.
+    /// Errors: nothing of them may be used.
     fn merge(
         &mut self,
         from: &ReplicaId,
@@ -312,9 +306,7 @@ impl RegistryPlane {
 
     /// [`RegistryPlane::take_in`] of what a peer has that claims to have been alone for so long. The first cluster that this
     /// replica meets knows better than its configuration.
-    ///
-    /// # Errors
-    /// The same.
+    /// Errors: the same.
     fn take_in_of(
         &mut self,
         peer: &ReplicaId,
@@ -330,10 +322,8 @@ impl RegistryPlane {
     }
 
     /// Merges entries of a peer without a view of them.
-    ///
-    /// # Errors
-    /// Nothing of them may be used. That is no offence in itself: an honest peer whose clock was wrong has nothing else to
-    /// answer with. What it pushes is its own affair.
+    /// Errors: nothing of them may be used. That is no offence in itself: an honest peer whose clock was wrong has
+    /// nothing else to answer with. What it pushes is its own affair.
     fn take_in(
         &mut self,
         from: &ReplicaId,

@@ -14,9 +14,8 @@ use crate::replica::ReplicaId;
 use crate::wire::{self, Kind, Message, Rate, Received};
 
 /// Sends one request on a bi stream and reads the answer to its end. An answer that no honest peer gives counts against it.
-///
-/// # Errors
-/// `Slow`: the answer did not end in time. `Broken`: it is damaged, more than an answer may be, or above the peer's share.
+/// Errors: `Slow`: the answer did not end in time. `Broken`: it is damaged, more than an answer may be, or above the
+/// peer's share.
 pub(in super::super) async fn request(
     shared: &Shared,
     to: &ReplicaId,

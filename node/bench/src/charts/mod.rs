@@ -22,7 +22,6 @@ const SCRIPT: &str = include_str!("page.js");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 
 /// A whole page. Its policy forbids requests to anywhere; light or dark, as the reader's system is.
-#[must_use]
 pub fn document(title: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
@@ -43,7 +42,6 @@ pub fn document(title: &str, body: &Markup) -> String {
 
 /// What shows the values of all plots at the cursor: stands after `main`, which says how long the run was
 /// (`data-until`, in milliseconds).
-#[must_use]
 pub fn cursor() -> Markup {
     html! {
         output #at {}

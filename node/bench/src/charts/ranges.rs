@@ -27,7 +27,6 @@ pub struct Estimate {
 }
 
 /// The picture: a point and a line a row, on an axis of factors with 1 in its middle.
-#[must_use]
 pub fn ranges(title: &str, about: &str, estimates: &[Estimate]) -> Markup {
     let far = |value: f64| value.max(1.0 / value);
     let reach = estimates.iter().flat_map(|estimate| {

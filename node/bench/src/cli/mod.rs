@@ -41,9 +41,7 @@ const NOBODY_THERE: u8 = 3;
 const INTERRUPTED: u8 = 130;
 
 /// Runs to the end, or until Ctrl-C, and shows the result.
-///
-/// # Errors
-/// See [`BenchError`]. Requests that fail are a result, and an exit code.
+/// Errors: see [`BenchError`]. Requests that fail are a result, and an exit code.
 pub async fn bench(args: BenchArgs) -> Result<ExitCode, BenchError> {
     let html = args.html.clone();
     let json = args.json;

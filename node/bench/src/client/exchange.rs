@@ -106,7 +106,6 @@ pub struct Outcome {
 
 impl Outcome {
     /// A part of the answer had reached the client before it failed.
-    #[must_use]
     pub fn had_begun(&self) -> bool {
         self.first_event.is_some()
     }

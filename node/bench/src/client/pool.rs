@@ -90,9 +90,7 @@ pub struct Unreached(String);
 
 impl Client {
     /// A client of these targets, at least one. Those with `https://` need [`Client::with_tls`].
-    ///
-    /// # Errors
-    /// There is no target.
+    /// Errors: there is no target.
     pub fn new(targets: Vec<Target>, spread: Spread) -> anyhow::Result<Self> {
         anyhow::ensure!(!targets.is_empty(), "at least one URL is needed");
         let endpoint = |target| Endpoint {
@@ -110,15 +108,12 @@ impl Client {
     }
 
     /// A client of one target.
-    #[must_use]
     pub fn one(target: Target) -> Self {
         Self::new(vec![target], Spread::RoundRobin).expect("one target is enough")
     }
 
     /// The same client, which sends `Authorization: Bearer <token>`.
-    ///
-    /// # Errors
-    /// The token has characters that no header may have.
+    /// Errors: the token has characters that no header may have.
     pub fn with_token(mut self, token: &str) -> anyhow::Result<Self> {
         let value = HeaderValue::try_from(format!("Bearer {token}"));
         let mut value = value.context("the key cannot be in a header")?;
@@ -172,10 +167,8 @@ impl Client {
     }
 
     /// The text of a 2xx reply. For control requests: the next target, whole body, `limit` for all.
-    ///
-    /// # Errors
-    /// [`Unreached`] if no reply came within the limit; otherwise another status, of whose body at most 200 characters
-    /// are told, a body that breaks off, or one above 64 MiB.
+    /// Errors: [`Unreached`] if no reply came within the limit; otherwise another status, of whose body at most 200
+    /// characters are told, a body that breaks off, or one above 64 MiB.
     pub async fn text(
         &self,
         method: Method,
@@ -218,9 +211,7 @@ impl Client {
     }
 
     /// The JSON of a 2xx reply to a `GET`.
-    ///
-    /// # Errors
-    /// As [`Client::text`], or it is not what was expected; of why, at most 200 characters are told.
+    /// Errors: as [`Client::text`], or it is not what was expected; of why, at most 200 characters are told.
     pub async fn json<T: DeserializeOwned>(
         &self,
         path: &str,

@@ -21,19 +21,16 @@ pub struct Target {
 
 impl Target {
     /// `host:port`.
-    #[must_use]
     pub fn authority(&self) -> &str {
         &self.authority
     }
 
     /// The host alone, as a certificate names it.
-    #[must_use]
     pub fn host(&self) -> &str {
         &self.host
     }
 
     /// Whether its connections are encrypted.
-    #[must_use]
     pub fn is_tls(&self) -> bool {
         self.is_tls
     }

@@ -23,9 +23,7 @@ pub enum TlsError {
 }
 
 /// Settings of encrypted connections: the authorities of a PEM file, or the system's. Blocks for some milliseconds.
-///
-/// # Errors
-/// The file cannot be used, or the system has no authorities.
+/// Errors: the file cannot be used, or the system has no authorities.
 pub fn tls(ca: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
     let mut roots = RootCertStore::empty();
     let place = match ca {

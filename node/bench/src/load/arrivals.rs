@@ -46,7 +46,6 @@ impl Pacing {
     }
 
     /// As it is called on the command line.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Poisson => "poisson",

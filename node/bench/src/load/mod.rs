@@ -95,13 +95,11 @@ pub struct Ended {
 
 impl Ended {
     /// When it was sent.
-    #[must_use]
     pub fn sent(&self) -> Instant {
         self.due + self.waited
     }
 
     /// When it ended.
-    #[must_use]
     pub fn at(&self) -> Instant {
         self.sent() + self.outcome.latency
     }

@@ -63,7 +63,6 @@ impl Default for Prompts {
 
 impl Prompts {
     /// Request number `number`. Groups are drawn uniformly at random, one for each conversation.
-    #[must_use]
     pub fn ask(&self, number: u64) -> Ask {
         let turns = self.turns.max(1);
         let (conversation, turn) = (number / turns, number % turns);

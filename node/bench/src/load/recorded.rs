@@ -48,9 +48,7 @@ pub enum RecordedError {
 impl Recorded {
     /// Reads a file: each line is the JSON body of a chat (with `messages`) or a completion (with `prompt`); empty
     /// lines are skipped. Blocks while it reads, at most 1,000,000 bodies of 1 GiB together.
-    ///
-    /// # Errors
-    /// The file or a line of it cannot be used.
+    /// Errors: the file or a line of it cannot be used.
     pub fn read(path: &Path, form: &Form) -> Result<Self, RecordedError> {
         let name = path.display().to_string();
         let file = std::fs::File::open(path);

@@ -23,7 +23,6 @@ impl From<Prompts> for Source {
 
 impl Source {
     /// Request number `number`: always the same bytes.
-    #[must_use]
     pub fn ask(&self, number: u64) -> Ask {
         match self {
             Self::Made(prompts) => prompts.ask(number),
@@ -32,7 +31,6 @@ impl Source {
     }
 
     /// Requests of one session, at least 1: number n belongs to session n / turns.
-    #[must_use]
     pub fn turns(&self) -> u64 {
         match self {
             Self::Made(prompts) => prompts.turns.max(1),

@@ -9,7 +9,6 @@ use crate::run::{Comparison, EndpointResult, RunResult};
 use crate::windows::Window;
 
 /// The whole file.
-#[must_use]
 pub fn page(result: &RunResult) -> String {
     let names: Vec<&str> = result.endpoints.iter().map(|e| e.name.as_str()).collect();
     let title = format!("Load: {}", names.join(" and "));

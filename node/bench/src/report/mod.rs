@@ -9,7 +9,6 @@ pub use text::Text;
 use crate::run::RunResult;
 
 /// The result as one JSON document, indented.
-#[must_use]
 pub fn json(result: &RunResult) -> String {
     serde_json::to_string_pretty(result).expect("numbers, texts and lists")
 }

@@ -114,7 +114,6 @@ impl Ratio {
     }
 
     /// What may be said of it: whether a range that is known leaves 1 out.
-    #[must_use]
     pub fn is_different(&self) -> bool {
         self.low.is_some_and(|low| low > 1.0) || self.high.is_some_and(|high| high < 1.0)
     }

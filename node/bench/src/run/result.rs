@@ -117,7 +117,6 @@ pub struct WarmUp {
 
 impl WarmUp {
     /// For people: what is missing where `asked` requests were wanted; `None` if all were answered.
-    #[must_use]
     pub fn shortfall(&self, asked: u64) -> Option<String> {
         let Self {
             requests,
@@ -158,14 +157,12 @@ impl RunResult {
     }
 
     /// Requests that failed, of all endpoints.
-    #[must_use]
     pub fn failed(&self) -> u64 {
         let failed = |endpoint: &EndpointResult| endpoint.summary.failures.values().sum::<u64>();
         self.endpoints.iter().map(failed).sum()
     }
 
     /// Whether each endpoint was sent what was due, and answered all of it.
-    #[must_use]
     pub fn is_answered(&self) -> bool {
         let is_answered = |endpoint: &EndpointResult| {
             let summary = &endpoint.summary;
@@ -176,7 +173,6 @@ impl RunResult {
     }
 
     /// Whether one of the endpoints could not be connected to even once.
-    #[must_use]
     pub fn is_unreachable(&self) -> bool {
         self.endpoints.iter().any(|endpoint| {
             let summary = &endpoint.summary;

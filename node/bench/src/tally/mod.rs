@@ -255,7 +255,6 @@ fn record(histogram: &mut Histogram<u64>, time: Duration) {
 }
 
 /// `part / whole`, 0 when there is nothing.
-#[must_use]
 pub fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         0.0

@@ -125,20 +125,17 @@ impl fmt::Display for ErrorCount {
 
 impl Summary {
     /// Answer tokens a second; of answers without usage the events that carried them.
-    #[must_use]
     pub fn answer_tokens_per_s(&self) -> f64 {
         let tokens = self.answer_tokens + self.events_for_tokens;
         tokens as f64 / self.active_s.max(1e-9)
     }
 
     /// Requests that were answered whole, a second.
-    #[must_use]
     pub fn answered_per_s(&self) -> f64 {
         self.succeeded as f64 / self.active_s.max(1e-9)
     }
 
     /// The share of cached prompt tokens; `None` where the endpoint does not say.
-    #[must_use]
     pub fn known_hit_rate(&self) -> Option<f64> {
         (self.prompt_tokens_told > 0).then_some(self.hit_rate)
     }

@@ -36,9 +36,7 @@ pub(super) struct Service {
 }
 
 /// A worker for each address. Its id is its address.
-///
-/// # Errors
-/// The port is 0.
+/// Errors: the port is 0.
 pub(super) fn at_addresses(
     addresses: impl IntoIterator<Item = IpAddr>,
     port: u16,
@@ -56,9 +54,7 @@ pub(super) fn at_addresses(
 ///
 /// SRV weight 100 is weight 1. Weights count if all are above 0 and they differ: many servers give the same number to
 /// all records, or their share of 100.
-///
-/// # Errors
-/// A target or a port that no worker can have.
+/// Errors: a target or a port that no worker can have.
 pub(super) fn at_services(services: &[Service], scheme: Scheme) -> Result<Listed, WorkerError> {
     // RFC 2782: a target of "." announces that there is no such service.
     let services = || services.iter().filter(|service| service.target != ".");

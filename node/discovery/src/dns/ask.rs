@@ -33,9 +33,7 @@ pub(super) struct Asker {
 
 impl Asker {
     /// One that asks the servers of `settings`, or those of the system.
-    ///
-    /// # Errors
-    /// The system's configuration cannot be read.
+    /// Errors: the system's configuration cannot be read.
     pub(super) fn new(settings: &DnsSettings) -> Result<Self, String> {
         let own = &settings.nameservers;
         let (config, mut options, hosts) = if own.is_empty() {
@@ -85,9 +83,7 @@ impl Asker {
     }
 
     /// The workers of `name`.
-    ///
-    /// # Errors
-    /// Why nothing is known of it, with what to check.
+    /// Errors: why nothing is known of it, with what to check.
     pub(super) async fn ask(
         &self,
         name: &DnsName,
@@ -136,9 +132,7 @@ impl Asker {
     }
 
     /// The addresses of a host, whose name is searched for in no domain.
-    ///
-    /// # Errors
-    /// Why none is known, with what to check.
+    /// Errors: why none is known, with what to check.
     pub(super) async fn host(&self, host: &str, within: Duration) -> Result<Vec<IpAddr>, NoAnswer> {
         let said = |why: &str| NoAnswer {
             why: why.to_owned(),

@@ -125,9 +125,7 @@ pub struct NoAnswer {
 }
 
 /// The addresses that `host` has now, by the name servers of `settings`.
-///
-/// # Errors
-/// Why none is known, with what to check.
+/// Errors: why none is known, with what to check.
 pub async fn addresses(settings: &DnsSettings, host: &str) -> Result<Vec<IpAddr>, NoAnswer> {
     let asker = Asker::new(settings).map_err(|why| NoAnswer {
         why,

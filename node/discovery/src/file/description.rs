@@ -44,9 +44,7 @@ impl Default for Description {
 
 impl Description {
     /// Sets a key of [`KEYS`] by its text, as labels have it: models by commas, numbers in digits.
-    ///
-    /// # Errors
-    /// What is wrong with the text, and what belongs there.
+    /// Errors: what is wrong with the text, and what belongs there.
     pub(super) fn set_text(&mut self, key: &str, text: &str) -> Result<(), String> {
         match key {
             "id" => self.set_id(text),
@@ -113,9 +111,7 @@ impl Description {
     }
 
     /// The worker that this describes, under its id or else its address.
-    ///
-    /// # Errors
-    /// The first of the registry's rules that it breaks.
+    /// Errors: the first of the registry's rules that it breaks.
     pub(super) fn worker(&self) -> Result<(WorkerId, Found), String> {
         let spec = WorkerSpec::new(self.raw.clone()).map_err(text_of)?;
         let id = self.id.clone().unwrap_or_else(|| spec.default_id());

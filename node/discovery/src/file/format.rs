@@ -27,9 +27,7 @@ struct Fault {
 
 impl Format {
     /// The form that the name of a file stands for.
-    ///
-    /// # Errors
-    /// None of them: the names that would be one.
+    /// Errors: none of them: the names that would be one.
     pub(super) fn of(path: &Path) -> Result<Self, String> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("json") => Ok(Self::Json),
@@ -40,9 +38,7 @@ impl Format {
     }
 
     /// The workers that `text` describes.
-    ///
-    /// # Errors
-    /// The first fault, with its place: `line:column: key: what`.
+    /// Errors: the first fault, with its place: `line:column: key: what`.
     pub(super) fn read(self, text: &str) -> Result<Listed, String> {
         // Some editors put a byte order mark in front.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);

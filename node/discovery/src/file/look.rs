@@ -16,9 +16,8 @@ use crate::picture::{Found, Picture, PictureError, WORKERS_MAX};
 use grapevine_gossip::worker::WorkerId;
 
 /// All files that `patterns` stand for.
-///
-/// # Errors
-/// A file or a folder that is not there or cannot be looked at, or too many files. A pattern without files is no error.
+/// Errors: a file or a folder that is not there or cannot be looked at, or too many files. A pattern without files is
+/// no error.
 pub(super) fn look(patterns: &[PathPattern]) -> Result<Stamps, String> {
     let mut stamps = Stamps::new();
     for pattern in patterns {
@@ -129,9 +128,8 @@ pub struct Examined {
 }
 
 /// The workers of all `files`.
-///
-/// # Errors
-/// The first file that cannot be read, or whose content is wrong; two files that describe one worker differently.
+/// Errors: the first file that cannot be read, or whose content is wrong; two files that describe one worker
+/// differently.
 pub(super) fn read(files: &Stamps) -> Result<Picture, String> {
     let mut all: BTreeMap<WorkerId, (Found, &PathBuf)> = BTreeMap::new();
     for path in files.keys() {

@@ -109,9 +109,7 @@ pub(super) struct Scope {
 
 impl KubernetesSettings {
     /// Checks the settings.
-    ///
-    /// # Errors
-    /// [`SettingsError`]: the first setting that cannot work, with what to do.
+    /// Errors: [`SettingsError`]: the first setting that cannot work, with what to do.
     pub fn check(&self) -> Result<(), SettingsError> {
         let scopes = self.scopes();
         if scopes.is_empty() {

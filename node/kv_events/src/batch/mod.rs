@@ -121,9 +121,7 @@ impl Batch {
     /// Reads a payload.
     ///
     /// At most `limits` are allocated, and not more than the payload can hold; nesting is passed over without recursion.
-    ///
-    /// # Errors
-    /// [`BadBatch`]
+    /// Errors: [`BadBatch`]
     pub fn read(payload: &[u8], limits: &Limits) -> Result<Self, BadBatch> {
         if payload.len() > limits.payload_bytes {
             return Err(BadBatch::TooMany("bytes"));

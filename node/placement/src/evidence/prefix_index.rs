@@ -63,7 +63,6 @@ impl Slots {
     ///
     /// # Panics
     /// If there are fewer.
-    #[must_use]
     pub fn of(&self, candidate: usize) -> Slot {
         self.slots[candidate]
     }
@@ -125,7 +124,6 @@ pub struct Recorded {
 
 impl Recorded {
     /// The marks to send to other replicas, in the order of the chain; none when they know them all.
-    #[must_use]
     pub fn marks_to_send(&self) -> Vec<u64> {
         self.lead.iter().chain(&self.news).copied().collect()
     }
@@ -142,7 +140,6 @@ struct WorkerCache {
 const RENEW_SHARE: u32 = 4;
 /// Whether an answer reports so few cached tokens that what was expected cannot have been there: less than three quarters,
 /// and at least so many `tokens` less, since blocks are whole.
-#[must_use]
 pub fn is_far_below(expected_tokens: u32, cached_tokens: u32, tokens: u32) -> bool {
     const SHARE: f64 = 0.75;
     cached_tokens.saturating_add(tokens) <= expected_tokens
@@ -171,7 +168,6 @@ pub struct PrefixIndex {
 
 impl PrefixIndex {
     /// Knows nothing yet.
-    #[must_use]
     pub fn new(settings: PrefixIndexSettings) -> Self {
         Self {
             settings,
@@ -238,19 +234,16 @@ impl PrefixIndex {
     }
 
     /// Entries held.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
     /// Whether nothing is known.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// How often limits were reached.
-    #[must_use]
     pub fn counters(&self) -> PrefixIndexCounters {
         self.counters
     }
@@ -482,7 +475,6 @@ impl PrefixIndex {
 
     /// What is known of a worker, in records for a replica that starts: it takes them for new, as records have no age. So what
     /// is nearer to its end than to its last use is left out, of which the two would differ for longer if it was sent.
-    #[must_use]
     pub fn snapshot(&self, worker: &str, now: Duration) -> Option<(u64, Vec<Vec<u64>>)> {
         let slot = self.slots.get(worker)?;
         let oldest = seconds(now.saturating_sub(self.settings.age_max / 2));

@@ -29,13 +29,11 @@ impl Claim {
     ];
 
     /// Whether it speaks against the worker.
-    #[must_use]
     pub const fn is_bad(self) -> bool {
         !matches!(self, Self::Good)
     }
 
     /// Label in metrics and the admin API.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -51,7 +49,6 @@ impl Claim {
 /// the trouble is likelier its own, and if it is not, all replicas will find out.
 ///
 /// A single worker shows nothing of that: it is all of its pool whenever it is bad, and may be one of many in another.
-#[must_use]
 pub const fn is_believable(bad: usize, pool: usize) -> bool {
     pool <= 1 || bad * 2 <= pool
 }

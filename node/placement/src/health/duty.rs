@@ -18,7 +18,6 @@ const REPORTED_EVERY: Duration = Duration::from_secs(1);
 /// result that is known here, own or received. A replica that knows of no fresh one probes: a cut link, an unlucky pair
 /// or a replica that starts leaves no worker unwatched. A replica whose own verdict on a worker is
 /// bad has to probe it as well; that is the caller's task.
-#[must_use]
 pub fn duty<'a>(
     worker: &str,
     me: &str,

@@ -26,7 +26,6 @@ impl Penalty {
     }
 
     /// What is to be added to the worker's load. Halves in each half-life; nothing where that is zero.
-    #[must_use]
     pub fn load(&self, now: Duration, half_life: Duration) -> Load {
         // It only fades: what is nothing now is nothing later.
         if half_life.is_zero() || self.load.requests < NEGLIGIBLE {

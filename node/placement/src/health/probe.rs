@@ -33,7 +33,6 @@ pub enum Health {
 
 impl Health {
     /// Label in metrics and the admin API.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -54,7 +53,6 @@ pub struct ProbeState {
 
 impl ProbeState {
     /// An unknown worker.
-    #[must_use]
     pub fn new(settings: ProbeSettings) -> Self {
         Self {
             settings,
@@ -69,7 +67,6 @@ impl ProbeState {
     }
 
     /// What the probes say so far.
-    #[must_use]
     pub fn health(&self) -> Health {
         self.health
     }

@@ -8,7 +8,6 @@ use std::time::Duration;
 /// The square of the part that has passed, so a quarter at half time: each request computes its whole prompt on a
 /// cold worker, and what was computed makes the next one cheaper. Replicas that learned of the start at the same
 /// moment allow the same.
-#[must_use]
 pub fn slow_start(age: Duration, over: Duration) -> Option<f64> {
     (age < over).then(|| {
         let passed = age.as_secs_f64() / over.as_secs_f64();

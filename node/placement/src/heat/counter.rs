@@ -56,7 +56,6 @@ pub struct HeatCounter {
 
 impl HeatCounter {
     /// Counts nothing yet.
-    #[must_use]
     pub fn new(settings: &HeatSettings) -> Self {
         Self {
             half_life: settings.half_life.max(Duration::from_secs(1)),
@@ -123,7 +122,6 @@ impl HeatCounter {
     }
 
     /// The last report.
-    #[must_use]
     pub fn last_report(&self) -> &HeatReport {
         &self.last_report
     }

@@ -37,7 +37,6 @@ impl HotSet {
     };
 
     /// Sums the newest report of each live replica, this one's own included.
-    #[must_use]
     pub fn sum<'a>(reports: impl IntoIterator<Item = &'a HeatReport>) -> Self {
         let mut all: Vec<(u64, u64)> = reports
             .into_iter()
@@ -59,7 +58,6 @@ impl HotSet {
     }
 
     /// CRC-32 of links and counts: equal digests, equal sets.
-    #[must_use]
     pub fn digest(&self) -> Digest {
         self.counts
             .iter()
@@ -71,13 +69,11 @@ impl HotSet {
     }
 
     /// Number of links with a count.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.counts.len()
     }
 
     /// Whether no link has a count.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
@@ -99,7 +95,6 @@ impl HotSet {
     }
 
     /// Requests that carried a link lately, in sixteenths; 0 for what no replica reports.
-    #[must_use]
     pub fn count(&self, link: u64) -> u64 {
         let at = self.counts.binary_search_by_key(&link, |&(link, _)| link);
         at.map_or(0, |at| self.counts[at].1)

@@ -107,13 +107,11 @@ impl KeyBuilder {
     /// Starts the key of a request to `model` (or adapter) by a tenant; `tenant_salt` may be empty.
     ///
     /// Different models and tenants share no key and no link.
-    #[must_use]
     pub fn new(settings: &KeySettings, model: &str, tenant_salt: &[u8]) -> Self {
         Self::reusing(Vec::new(), settings, model, tenant_salt)
     }
 
     /// As [`KeyBuilder::new`], in the memory of an earlier key ([`Key::into_links`]).
-    #[must_use]
     pub fn reusing(
         mut links: Vec<Link>,
         settings: &KeySettings,

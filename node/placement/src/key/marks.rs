@@ -18,7 +18,6 @@ const END_SHARE: u32 = 4;
 const UNIT_TOKENS: u32 = 16;
 
 /// Tokens that a mark adds to the mark before it, as its low byte says: a multiple of 16, rounded up, at most 4,080.
-#[must_use]
 pub fn added_tokens(mark: u64) -> u32 {
     (mark & 0xff) as u32 * UNIT_TOKENS
 }

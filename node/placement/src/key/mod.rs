@@ -78,13 +78,11 @@ pub struct Key {
 impl Key {
     /// Position on the ring: the explicit session if given, else the end of the first user message
     /// (stable for all later turns, because histories only grow), else the text's first bytes.
-    #[must_use]
     pub fn home(&self) -> u64 {
         self.home
     }
 
     /// Key of the explicit session, if the client named one.
-    #[must_use]
     pub fn session(&self) -> Option<u64> {
         self.session
     }
@@ -93,19 +91,16 @@ impl Key {
     /// first 1,024 bytes with all before them, in whole chunks of 256; [`Key::home`] where they are fewer than 256.
     ///
     /// Not the whole message: templates with the question at their end belong together.
-    #[must_use]
     pub fn consistent(&self) -> u64 {
         self.session.or(self.user).unwrap_or(self.home)
     }
 
     /// End of tools and leading system messages: what a group of conversations shares.
-    #[must_use]
     pub fn group(&self) -> Option<Link> {
         self.group
     }
 
     /// The chain, from the first link to the last.
-    #[must_use]
     pub fn links(&self) -> &[Link] {
         &self.links
     }
@@ -115,25 +110,21 @@ impl Key {
     ///
     /// Which links are marks depends on the prefix alone, so prompts share marks as far as they share text. The low
     /// byte of a mark's hash says how many tokens it adds to the mark before it ([`added_tokens`]).
-    #[must_use]
     pub fn marks(&self) -> &[Link] {
         &self.marks
     }
 
     /// Its request leaves nothing in a worker's cache: it has no marks, is no evidence, and does not count for heat.
-    #[must_use]
     pub fn leaves_nothing(&self) -> bool {
         self.leaves_nothing
     }
 
     /// Stands for all requests to the model, whatever the tenant: what shares of traffic are measured against.
-    #[must_use]
     pub fn model(&self) -> u64 {
         self.model
     }
 
     /// Estimated tokens of the whole prompt.
-    #[must_use]
     pub fn prompt_tokens(&self) -> u32 {
         self.prompt_tokens
     }
@@ -141,13 +132,11 @@ impl Key {
     /// Estimated tokens that an earlier request with the same key can have left in a cache.
     ///
     /// Never more than [`Key::prompt_tokens`].
-    #[must_use]
     pub fn stable_tokens(&self) -> u32 {
         self.stable_tokens
     }
 
     /// The link vector, to build the next key without allocating ([`KeyBuilder::reusing`]).
-    #[must_use]
     pub fn into_links(self) -> Vec<Link> {
         self.links
     }

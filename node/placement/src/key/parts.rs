@@ -48,7 +48,6 @@ impl std::error::Error for KeyPartsError {}
 
 impl Key {
     /// What another replica needs to decide as this one does.
-    #[must_use]
     pub fn parts(&self) -> KeyParts {
         KeyParts {
             model: self.model,
@@ -63,9 +62,7 @@ impl Key {
     }
 
     /// The key with these parts. It has no links, which no decision looks at.
-    ///
-    /// # Errors
-    /// The first rule that no built key breaks.
+    /// Errors: the first rule that no built key breaks.
     pub fn from_parts(parts: KeyParts) -> Result<Self, KeyPartsError> {
         let KeyParts {
             model,

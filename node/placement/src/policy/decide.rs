@@ -13,9 +13,7 @@ use crate::key::Key;
 /// `view` is the ring and the hot set, or a ring alone. `candidates` follow [`crate::Ring::members`]; `tried` are the
 /// indices of earlier attempts of this request. `draw` serves the policies that draw: 64 random bits, or for
 /// `round_robin` and `sticky` a counter of requests.
-///
-/// # Errors
-/// No worker is left that may take the request; never because of the bound.
+/// Errors: no worker is left that may take the request; never because of the bound.
 ///
 /// # Panics
 /// If there is not one candidate per member: both come from one snapshot.

@@ -30,7 +30,6 @@ pub enum Standing {
 
 impl Standing {
     /// Name in the admin API and in metrics.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Usable => "usable",
@@ -44,7 +43,6 @@ impl Standing {
     }
 
     /// This replica found out itself that something is wrong.
-    #[must_use]
     pub const fn is_bad(self) -> bool {
         matches!(self, Self::Unhealthy | Self::Resting | Self::Unreachable)
     }
@@ -156,7 +154,6 @@ impl Reason {
     ];
 
     /// Label in metrics, headers and the admin API.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Home => "home",
@@ -215,7 +212,6 @@ pub struct Decision {
 impl Decision {
     /// Tokens this worker is expected to compute: what [`Load::prefill_tokens`] grows by until the first byte, or until
     /// [`Decision::likely_computed`].
-    #[must_use]
     pub fn prefill_tokens(&self) -> u32 {
         self.prompt_tokens - self.expected_tokens
     }
@@ -225,7 +221,6 @@ impl Decision {
     ///
     /// Shorter: prompts that wait are believed to be computed. Longer: workers that write long plain answers look busy with
     /// prompts, and others leave what they have cached.
-    #[must_use]
     pub fn likely_computed(&self) -> Duration {
         const LEAST: Duration = Duration::from_secs(1);
         self.first_token.saturating_mul(2).max(LEAST)
@@ -233,7 +228,6 @@ impl Decision {
 
     /// Marks of the prompt that the worker will hold and heat alone does not show: what [`crate::PrefixIndex::record`]
     /// gets, and others receive as evidence.
-    #[must_use]
     pub fn marks<'a>(&self, key: &'a Key) -> &'a [Link] {
         let shared = key
             .marks()
@@ -269,7 +263,6 @@ impl NoWorker {
     }
 
     /// Label in metrics.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Empty => "empty",

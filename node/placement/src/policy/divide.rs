@@ -20,13 +20,11 @@ pub struct Divide {
 
 impl Divide {
     /// Whether so few tokens to compute are not worth a transfer.
-    #[must_use]
     pub fn is_short(&self, tokens: u32) -> bool {
         self.short_prompt_tokens > 0 && tokens <= self.short_prompt_tokens
     }
 
     /// Whether a worker that does both is to take it, given where its prompt would be computed there and in a pair.
-    #[must_use]
     pub fn is_sooner_whole(&self, whole: &Decision, prefill: &Decision) -> bool {
         let whole = whole.first_token.saturating_add(self.wait_for_pair);
         prefill.first_token > whole

@@ -67,7 +67,6 @@ pub enum Verdict {
 
 impl Verdict {
     /// Name in the admin API.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Chosen => "chosen",
@@ -88,7 +87,6 @@ impl Verdict {
 ///
 /// # Panics
 /// As [`super::decide`].
-#[must_use]
 pub fn explain<'a>(
     settings: &'a PolicySettings,
     view: impl Into<View<'a>>,

@@ -251,9 +251,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// First eligible worker in order: the home, or its stand-in.
-    ///
-    /// # Errors
-    /// No worker may take the request.
+    /// Errors: no worker may take the request.
     pub(super) fn holder(&self) -> Result<usize, NoWorker> {
         self.holder.ok_or_else(|| self.no_worker())
     }

@@ -75,7 +75,6 @@ impl Policy {
     ];
 
     /// Name in configuration and metrics.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Prefix => "prefix",
@@ -92,7 +91,6 @@ impl Policy {
 
     /// Whether it looks at whole caches, and not only at what they hold of a prompt
     /// ([`crate::PrefixIndex::fill_caches`]).
-    #[must_use]
     pub const fn looks_at_caches(self) -> bool {
         matches!(self, Self::CacheAware | Self::LeastKv)
     }

@@ -66,7 +66,6 @@ impl Price {
     }
 
     /// Name in configuration: `additive` or `multiplicative`.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Additive { .. } => "additive",
@@ -117,7 +116,6 @@ pub enum HashBound {
 
 impl HashBound {
     /// Name in configuration: `off`, `requests` or `prefill_tokens`.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -127,7 +125,6 @@ impl HashBound {
     }
 
     /// The multiple; 0 without a bound.
-    #[must_use]
     pub const fn factor(self) -> Ratio {
         match self {
             Self::Off => Ratio::constant(0.0),
@@ -194,7 +191,6 @@ pub struct PolicySettings {
 impl PolicySettings {
     /// Whether health is not believed in a pool of so many workers, without those that drain: with more than half of
     /// them unhealthy, the few others would be crushed, and the view of them is likelier wrong than they are.
-    #[must_use]
     pub const fn panics(&self, unhealthy: usize, workers: usize) -> bool {
         self.panic && unhealthy * 2 > workers
     }

@@ -153,9 +153,7 @@ struct CaLocation {
 }
 
 /// Makes, renews, replaces, revokes or shows certificates.
-///
-/// # Errors
-/// A file is there already, cannot be read or written, or a name is not fit for a certificate.
+/// Errors: a file is there already, cannot be read or written, or a name is not fit for a certificate.
 pub fn ca(args: CaArgs) -> Result<(), Failure> {
     let store = |location: CaLocation| Store::new(location.dir, location.cluster_id);
     match args.action {

@@ -63,9 +63,8 @@ pub struct DoctorArgs {
 }
 
 /// Prints what was found. `environment`: variables that lie over the file.
-///
-/// # Errors
-/// The file cannot be read; no replica answers, or it refuses; something was found that is as bad as was asked for.
+/// Errors: the file cannot be read; no replica answers, or it refuses; something was found that is as bad as was asked
+/// for.
 pub async fn doctor(
     args: DoctorArgs,
     environment: impl Iterator<Item = (String, String)>,

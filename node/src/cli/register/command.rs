@@ -30,9 +30,7 @@ pub(super) struct Wrapped {
 
 impl Wrapped {
     /// Starts the command; none if there are no words.
-    ///
-    /// # Errors
-    /// It cannot be started.
+    /// Errors: it cannot be started.
     pub(super) fn start(words: &[OsString]) -> Result<Self, Failure> {
         let child = match words.split_first() {
             None => None,

@@ -61,8 +61,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// # Errors
-    /// An address is none of an admin port.
+    /// Errors: an address is none of an admin port.
     pub(super) fn new(id: &WorkerId, args: &RegisterArgs) -> Result<Self, Failure> {
         let client = |url: &Url| AdminClient::at(url.clone(), None);
         let replicas: Result<_, Failure> = args.to.iter().map(client).collect();
@@ -181,9 +180,7 @@ impl Lease {
     }
 
     /// Ends it: the worker is removed, unless somebody else says that it is there. What became of it, in words.
-    ///
-    /// # Errors
-    /// No replica answered, or the cluster refused.
+    /// Errors: no replica answered, or the cluster refused.
     pub(super) async fn release(&mut self) -> Result<String, Failure> {
         let Taken { answer, note } = self.call(Method::DELETE, Vec::new()).await.0?;
         self.is_held = false;

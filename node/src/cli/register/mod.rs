@@ -106,9 +106,7 @@ const REFUSED_RETRY: Duration = Duration::from_secs(5);
 const GONE_AFTER: Duration = Duration::from_secs(60);
 
 /// Carries it out.
-///
-/// # Errors
-/// A wrong argument, a refusal by the cluster, or a command that cannot be started.
+/// Errors: a wrong argument, a refusal by the cluster, or a command that cannot be started.
 pub async fn register(args: RegisterArgs) -> Result<ExitCode, Failure> {
     let usage = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
     let id = match &args.description.id {

@@ -27,9 +27,8 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// # Errors
-    /// The address is no URL, the path does not begin with a slash, or the system's certificates cannot be read for an https
-    /// address.
+    /// Errors: the address is no URL, the path does not begin with a slash, or the system's certificates cannot be read
+    /// for an https address.
     pub(super) fn new(url: &str, health_path: &str) -> Result<Self, Failure> {
         let health = health_path.strip_prefix('/').ok_or_else(|| {
             Failure::Usage(format!(

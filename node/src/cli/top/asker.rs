@@ -64,9 +64,7 @@ impl Asker {
     }
 
     /// Asks the replica that answered last; where it is `silent`, which is told at once, the others that are known.
-    ///
-    /// # Errors
-    /// None of them answers; one refuses.
+    /// Errors: none of them answers; one refuses.
     pub(super) async fn ask(
         &mut self,
         wanted: &Wanted,

@@ -72,9 +72,7 @@ pub struct TopArgs {
 }
 
 /// Shows the cluster until its user has seen enough.
-///
-/// # Errors
-/// There is no terminal; no replica answers at the start; with `--once`: something is wrong with the cluster.
+/// Errors: there is no terminal; no replica answers at the start; with `--once`: something is wrong with the cluster.
 pub async fn top(args: TopArgs) -> Result<(), Failure> {
     let client = AdminClient::new(&args.admin)?;
     if args.admin.json {

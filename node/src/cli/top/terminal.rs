@@ -27,9 +27,7 @@ const LOOK: Duration = Duration::from_millis(200);
 
 impl Terminal {
     /// Takes the terminal of standard output.
-    ///
-    /// # Errors
-    /// There is none that can be used.
+    /// Errors: there is none that can be used.
     pub(super) fn take() -> Result<Self, Failure> {
         let screen = ratatui::try_init().map_err(|error| {
             // It may be half taken.
@@ -46,9 +44,7 @@ impl Terminal {
     }
 
     /// Draws all of it; what did not change is not sent.
-    ///
-    /// # Errors
-    /// The terminal is gone.
+    /// Errors: the terminal is gone.
     pub(super) fn draw(&mut self, app: &mut App) -> Result<(), Failure> {
         let drawn = self.screen.draw(|frame| {
             let area = frame.area();
@@ -68,9 +64,7 @@ impl Terminal {
     }
 
     /// Gives it back.
-    ///
-    /// # Errors
-    /// The terminal is gone.
+    /// Errors: the terminal is gone.
     pub(super) fn leave(mut self) -> Result<(), Failure> {
         self.is_left = true;
         ratatui::try_restore().map_err(|error| failed(&error))

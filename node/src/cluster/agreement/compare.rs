@@ -152,9 +152,7 @@ pub(crate) fn encode_key(key: &Key) -> KeyParts {
 }
 
 /// A key that a peer sent.
-///
-/// # Errors
-/// It breaks a rule that no key of this release breaks.
+/// Errors: it breaks a rule that no key of this release breaks.
 pub(crate) fn decode_key(parts: KeyParts) -> Result<Key, grapevine_placement::KeyPartsError> {
     let link = |(hash, tokens)| grapevine_placement::Link { hash, tokens };
     Key::from_parts(grapevine_placement::KeyParts {

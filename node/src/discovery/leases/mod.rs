@@ -96,9 +96,7 @@ impl Leases {
     /// Registers a worker, or renews its lease. Repeating it changes nothing, and what was lost is there again; of labels
     /// that are known with another value, those that the worker declares anew count. `by`: the process that renews, where
     /// it says so.
-    ///
-    /// # Errors
-    /// [`LeaseError::Change`] if the registry is full.
+    /// Errors: [`LeaseError::Change`] if the registry is full.
     pub async fn renew(
         &self,
         id: &WorkerId,
@@ -206,9 +204,7 @@ impl Leases {
     }
 
     /// Ends a lease: the worker is removed at once.
-    ///
-    /// # Errors
-    /// [`LeaseError::Change`] if it could not be written.
+    /// Errors: [`LeaseError::Change`] if it could not be written.
     pub async fn release(&self, id: &WorkerId) -> Result<(), LeaseError> {
         self.heard().forget(id);
         let source = self.source.clone();

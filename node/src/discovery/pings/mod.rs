@@ -93,9 +93,7 @@ impl PingResult {
 /// Where pings lead.
 pub trait Register: Send + Sync + 'static {
     /// Registers the worker that sent this, or renews its lease.
-    ///
-    /// # Errors
-    /// [`NotRegistered`]: it cannot be a worker here.
+    /// Errors: [`NotRegistered`]: it cannot be a worker here.
     fn register(&self, ping: Ping) -> impl Future<Output = Result<(), NotRegistered>> + Send;
 }
 

@@ -45,9 +45,8 @@ impl Taking {
     /// Takes the frames of a page. What to ask next; none at the end.
     ///
     /// A frame is read when the one before was taken: its pieces take more memory than its bytes.
-    ///
-    /// # Errors
-    /// The frames are none, or it is `until` by now: what was taken stays, but for the engine that was being told of.
+    /// Errors: the frames are none, or it is `until` by now: what was taken stays, but for the engine that was being
+    /// told of.
     pub(super) fn take(
         &mut self,
         caches: &Caches,

@@ -42,9 +42,7 @@ impl Chunked {
 
     /// Takes a line, or what has come of a chunk, off the front of `rest`; whether that ended the body. `begun` keeps
     /// the beginning of a line whose end has not come.
-    ///
-    /// # Errors
-    /// What is wrong.
+    /// Errors: what is wrong.
     pub(in crate::listener) fn feed(
         &mut self,
         begun: &mut Vec<u8>,

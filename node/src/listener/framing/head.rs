@@ -119,9 +119,7 @@ impl Head {
 
     /// Takes a line, or what has come of one, off the front of `rest`; once the head is complete, how long its body is.
     /// `begun` keeps the beginning of a line whose end has not come.
-    ///
-    /// # Errors
-    /// What is wrong with the head.
+    /// Errors: what is wrong with the head.
     pub(in crate::listener) fn feed(
         &mut self,
         begun: &mut Vec<u8>,

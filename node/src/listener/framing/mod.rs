@@ -119,9 +119,7 @@ impl Framing {
     }
 
     /// Takes the next bytes of the connection. Not to be called again after a refusal.
-    ///
-    /// # Errors
-    /// Where reading has to stop, and why.
+    /// Errors: where reading has to stop, and why.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), FramingError> {
         let mut rest = bytes;
         // Where in `bytes` the head being read began.

@@ -104,9 +104,7 @@ impl Next {
 /// Serves requests until either side ends the connection. Polled again after [`Wire::leave`], it ends as soon as nothing
 /// is in progress; but its last answer did not say so, and behind that the client has a moment for a request that it may
 /// have sent.
-///
-/// # Errors
-/// See [`ConnectionError`].
+/// Errors: see [`ConnectionError`].
 pub async fn serve<Io, S, F, B>(
     wire: &Shared<Io>,
     waits: Waits,

@@ -55,9 +55,7 @@ impl HeadReader {
 
     /// Takes what belongs to the head off the front of `input`: all of it, unless the head ends within. Not to be called
     /// again after a fault or the head.
-    ///
-    /// # Errors
-    /// What is wrong with the head.
+    /// Errors: what is wrong with the head.
     pub fn feed(
         &mut self,
         input: &mut Bytes,

@@ -90,9 +90,7 @@ enum SendError {
 impl Exporter {
     /// Sets the export up; none when no endpoint is configured. It has to be run. `variable` gives one of the
     /// environment that is set.
-    ///
-    /// # Errors
-    /// The client for the collector cannot be made, or the variable with its headers cannot be read.
+    /// Errors: the client for the collector cannot be made, or the variable with its headers cannot be read.
     pub fn new(
         config: &MetricsExportConfig,
         service_name: &str,

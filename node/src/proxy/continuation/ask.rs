@@ -29,9 +29,7 @@ pub struct Ask {
 
 impl Ask {
     /// Reads a body as a worker gets it. None for an endpoint without text to continue.
-    ///
-    /// # Errors
-    /// Why its answer cannot be continued.
+    /// Errors: why its answer cannot be continued.
     pub fn read(endpoint: Endpoint, body: Bytes) -> Option<Result<Self, Reason>> {
         let is_chat = match endpoint {
             Endpoint::Chat => true,
@@ -99,9 +97,7 @@ impl Ask {
     }
 
     /// The body that asks for the rest, after `carried` was said in `tokens` tokens.
-    ///
-    /// # Errors
-    /// No token is left to ask for, or the body does not hold what it should.
+    /// Errors: no token is left to ask for, or the body does not hold what it should.
     pub fn rest(&self, carried: &str, tokens: u64) -> Result<Bytes, Reason> {
         let mut body = RawObject::parse(&self.body).ok_or(Reason::Request)?;
         if !carried.is_empty() {

@@ -186,9 +186,7 @@ impl Continuation {
     }
 
     /// The worker broke off: what now? Another worker's events are expected after [`Next::Ask`].
-    ///
-    /// # Errors
-    /// Why the stream cannot be continued.
+    /// Errors: why the stream cannot be continued.
     pub fn go_on(&mut self) -> Result<Next, Reason> {
         // Events of a first worker that cannot be left are no longer read.
         if self.finished && (self.moves > 0 || self.against.is_none()) {

@@ -33,9 +33,7 @@ impl Failovers {
     }
 
     /// The request's own word, else the model's, else that for all.
-    ///
-    /// # Errors
-    /// 400 for a header that is neither `on` nor `off`.
+    /// Errors: 400 for a header that is neither `on` nor `off`.
     pub fn wanted(&self, head: &HeaderMap, model: &str) -> Result<bool, ApiError> {
         match head.get(headers::FAILOVER).map(|value| value.as_bytes()) {
             Some(b"on") => Ok(true),

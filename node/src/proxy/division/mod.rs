@@ -82,9 +82,8 @@ fn reason_of(endpoint: Endpoint) -> Option<(&'static str, &'static str)> {
 impl Division {
     /// Of a request for a model some of whose workers, those of `pool`, take one half of a request. `is_held`: one certain
     /// worker has what it is about.
-    ///
-    /// # Errors
-    /// 400 for a client that says itself where a prompt's KV is: it could read what other clients' prompts left there.
+    /// Errors: 400 for a client that says itself where a prompt's KV is: it could read what other clients' prompts left
+    /// there.
     pub(in crate::proxy) fn of(
         endpoint: Endpoint,
         is_held: bool,
@@ -118,9 +117,7 @@ impl Division {
     }
 
     /// Where the request goes, given the pool that it found; `is_short`: its prompt is not worth a transfer.
-    ///
-    /// # Errors
-    /// 400 for one that cannot be divided, 503 without a prefill worker, where settings leave no other way.
+    /// Errors: 400 for one that cannot be divided, 503 without a prefill worker, where settings leave no other way.
     pub(in crate::proxy) fn way(
         &self,
         pool: &Pool,
@@ -156,9 +153,7 @@ fn no_decode_worker() -> ApiError {
 }
 
 /// Refuses a client's request id in which engines would read the addresses of others (P2P NCCL, MoRI-IO).
-///
-/// # Errors
-/// 400.
+/// Errors: 400.
 pub(in crate::proxy) fn check_id(id: &HeaderValue) -> Result<(), ApiError> {
     if id.to_str().is_ok_and(names_peers) {
         let message =
@@ -181,9 +176,7 @@ pub struct Undivided<'a> {
 
 impl Undivided<'_> {
     /// The way of a request with this prompt; none where workers take whole requests only.
-    ///
-    /// # Errors
-    /// See [`Division::of`] and [`Division::way`].
+    /// Errors: see [`Division::of`] and [`Division::way`].
     pub fn way(
         &self,
         pool: &Pool,

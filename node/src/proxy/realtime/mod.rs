@@ -86,10 +86,8 @@ impl Sessions {
 
     /// Looks at a handshake, before anything waits for it. `is_allowed`: whether pages of another
     /// origin may ask.
-    ///
-    /// # Errors
-    /// 501 where sessions are off, 400 for what is no handshake, 403 for a page that may not ask, 503 with too many
-    /// sessions.
+    /// Errors: 501 where sessions are off, 400 for what is no handshake, 403 for a page that may not ask, 503 with too
+    /// many sessions.
     pub(super) fn opening(
         &self,
         head: &Parts,
@@ -149,9 +147,7 @@ fn check_origin(head: &Parts, is_allowed: impl Fn(&HeaderValue) -> bool) -> Resu
 }
 
 /// `model` in a query.
-///
-/// # Errors
-/// 400 if it is there twice: its worker may read the other one, which the client may not have.
+/// Errors: 400 if it is there twice: its worker may read the other one, which the client may not have.
 fn named_model(query: Option<&str>) -> Result<Option<String>, ApiError> {
     let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     let mut named = pairs.filter(|(name, _)| name == "model");

@@ -145,9 +145,7 @@ impl Watch {
     }
 
     /// Reads bytes of the client; adds to `out` what the worker gets.
-    ///
-    /// # Errors
-    /// The session has to end, for this reason.
+    /// Errors: the session has to end, for this reason.
     pub(super) fn read(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), CloseCode> {
         while !bytes.is_empty() {
             if self.frame.is_none() {

@@ -27,24 +27,18 @@ pub(super) trait AttemptPlan {
     type Answer;
 
     /// Chooses a worker that was not tried; may wait for one, as a request does that was just let in.
-    ///
-    /// # Errors
-    /// No worker may take it, or it waited too long.
+    /// Errors: no worker may take it, or it waited too long.
     async fn place_first(&mut self) -> Result<Self::Placed, Exhausted>;
 
     /// Chooses a worker that was not tried, of those that have room now.
-    ///
-    /// # Errors
-    /// No worker is left that may take it, nobody serves its model any more, or none is to get it.
+    /// Errors: no worker is left that may take it, nobody serves its model any more, or none is to get it.
     fn place(&mut self) -> Result<Self::Placed, Exhausted>;
 
     /// The worker was known to refuse connections when it was chosen.
     fn is_last_resort(placed: &Self::Placed) -> bool;
 
     /// Tries that worker.
-    ///
-    /// # Errors
-    /// See [`Failure`]; nothing has reached the client then.
+    /// Errors: see [`Failure`]; nothing has reached the client then.
     async fn send(
         &mut self,
         placed: Self::Placed,
@@ -94,9 +88,7 @@ pub(super) enum Exhausted {
 }
 
 /// Tries one worker after another until one answers.
-///
-/// # Errors
-/// Why the last one did not.
+/// Errors: why the last one did not.
 pub(super) async fn run<C: AttemptPlan>(
     plan: &mut C,
     policy: &RetryPolicy<'_>,

@@ -58,9 +58,7 @@ pub(super) fn outgoing(asked: &Asked, body: Vec<u8>, leg: &Leg, stream: bool) ->
 
 /// Has a prompt computed. `outgoing`: held until the answer begins, and no longer; `random`: what its transfer ids come
 /// from; `is_told`: its decode worker knows of it all along.
-///
-/// # Errors
-/// See [`Failure`]; the worker has had its verdict then.
+/// Errors: see [`Failure`]; the worker has had its verdict then.
 pub(super) async fn compute(
     dispatch: &Dispatch,
     first: PlacedHalf,

@@ -107,9 +107,7 @@ impl Drop for Unsent {
 }
 
 /// Chooses both. `kept`: a decode worker, by index, that is to have it again where it can.
-///
-/// # Errors
-/// No worker is left for this half, and why; nothing is held then.
+/// Errors: no worker is left for this half, and why; nothing is held then.
 pub(super) fn choose(
     asked: &Asked,
     dispatch: &Dispatch,
@@ -195,9 +193,7 @@ fn without_partner(
 /// Chooses the second half for a first one: in the same zone if there is one that is well and has room. A near one that is
 /// a last resort is asked after those of other zones. Where its client names a rank, it is the rank that answers. The one
 /// that is `kept` goes before all others, if it is well, has room and can talk to the first half.
-///
-/// # Errors
-/// No worker is left.
+/// Errors: no worker is left.
 pub(super) fn choose_decode(
     asked: &Asked,
     dispatch: &Dispatch,

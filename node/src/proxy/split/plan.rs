@@ -144,9 +144,7 @@ impl<'a> ToPair<'a> {
     }
 
     /// Takes the workers of now, where these are others than at its last look.
-    ///
-    /// # Errors
-    /// Nobody serves its model any more.
+    /// Errors: nobody serves its model any more.
     fn look_anew(&mut self) -> Result<(), Exhausted> {
         let changed = self.asked.changed_pool(&self.dispatch.cluster)?;
         let Some(pool) = changed else {

@@ -46,9 +46,7 @@ enum End {
 
 impl ToPair<'_> {
     /// Sends the legs that have not been sent.
-    ///
-    /// # Errors
-    /// See [`Failure`]; what was learned by it is noted.
+    /// Errors: see [`Failure`]; what was learned by it is noted.
     pub(super) async fn send_pair(
         &mut self,
         pair: Pair,

@@ -74,9 +74,7 @@ impl Accepted {
     }
 
     /// Takes a place to be read, among the requests of this replica; waits for one if it must.
-    ///
-    /// # Errors
-    /// What [`Admission::admit`] refuses.
+    /// Errors: what [`Admission::admit`] refuses.
     pub(in crate::proxy) async fn admit(
         self,
         admission: &Admission,

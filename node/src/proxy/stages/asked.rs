@@ -114,9 +114,7 @@ impl Asked {
     }
 
     /// The pool that it is to look in now, where that is another one than before. None at its first look.
-    ///
-    /// # Errors
-    /// Nobody serves its model any more.
+    /// Errors: nobody serves its model any more.
     pub(in crate::proxy) fn changed_pool(
         &mut self,
         cluster: &Cluster,
@@ -132,9 +130,7 @@ impl Asked {
     /// an attempt was under way.
     ///
     /// A pool whose workers take another part of requests is none for it: what it asks for was not looked at for that.
-    ///
-    /// # Errors
-    /// Nobody serves its model any more.
+    /// Errors: nobody serves its model any more.
     pub(in crate::proxy) fn changed_from(
         &self,
         before: &Arc<Pool>,
@@ -161,9 +157,7 @@ impl Asked {
     }
 
     /// Whether it goes to one worker or to two.
-    ///
-    /// # Errors
-    /// See [`Division::way`].
+    /// Errors: see [`Division::way`].
     pub(in crate::proxy) fn way(&self, dispatch: &Dispatch) -> Result<Option<Way>, ApiError> {
         let transfer = dispatch.transfer.now();
         let is_short = transfer.divide().is_short(self.query.key.prompt_tokens());
@@ -282,9 +276,7 @@ impl Asked {
 
     /// Asked just before a worker is chosen for it: since it was read, or was sent to another, workers may have ended with
     /// a request like it.
-    ///
-    /// # Errors
-    /// They have: no worker gets it.
+    /// Errors: they have: no worker gets it.
     pub(in crate::proxy) fn is_let_through(&self, dispatch: &Dispatch) -> Result<(), Exhausted> {
         let path = self.outgoing.target.path();
         let left = dispatch
@@ -337,9 +329,7 @@ impl Asked {
 
     /// Chooses a worker of a pool that is not in `tried`, puts it there, and counts the request on it. The
     /// second value is what placement recorded.
-    ///
-    /// # Errors
-    /// No worker is left that may take it.
+    /// Errors: no worker is left that may take it.
     pub(in crate::proxy) fn choose(
         &self,
         dispatch: &Dispatch,
@@ -358,9 +348,7 @@ impl Asked {
 
     /// Chooses a worker of one half of the model's workers. `strangers`: those of them that are not to have it either;
     /// `begin`: how it counts there.
-    ///
-    /// # Errors
-    /// No worker is left that may take it.
+    /// Errors: no worker is left that may take it.
     pub(in crate::proxy) fn choose_but(
         &self,
         dispatch: &Dispatch,
@@ -408,9 +396,7 @@ impl Asked {
 
 impl ToWorker<'_> {
     /// Chooses a worker in the pool that the request looks in.
-    ///
-    /// # Errors
-    /// No worker is left that may take it.
+    /// Errors: no worker is left that may take it.
     pub(in crate::proxy) fn place_in_pool(&mut self) -> Result<Box<Placed>, NoWorker> {
         let first = self.tried.is_empty();
         let begun = Instant::now();

@@ -116,9 +116,7 @@ impl Placed {
 
     /// Connects, sends, and waits until the answer is known to be one. `report`: gets what counts on the worker when that
     /// failed, and since when it was silent.
-    ///
-    /// # Errors
-    /// See [`Failure`].
+    /// Errors: see [`Failure`].
     pub(in crate::proxy) async fn send(
         self: Box<Self>,
         dispatch: &Dispatch,
@@ -141,9 +139,7 @@ impl Placed {
     }
 
     /// The same on other terms; `verdict`: what a failure says about the worker.
-    ///
-    /// # Errors
-    /// See [`Failure`].
+    /// Errors: see [`Failure`].
     pub(in crate::proxy) async fn send_on(
         self: Box<Self>,
         dispatch: &Dispatch,

@@ -80,9 +80,7 @@ pub(in crate::proxy) enum Looked {
 
 impl Admitted {
     /// Reads the body and what it asks for.
-    ///
-    /// # Errors
-    /// What [`body::read`] and [`RoutingQuery::of`] refuse, and a body that no worker gets.
+    /// Errors: what [`body::read`] and [`RoutingQuery::of`] refuse, and a body that no worker gets.
     pub(in crate::proxy) async fn read(
         self,
         reader: &Reader<'_>,
@@ -171,9 +169,7 @@ impl Read {
     }
 
     /// Takes a place of its model; waits for it if it must.
-    ///
-    /// # Errors
-    /// What [`Admission::enter`] and [`Finder::holder_of`] refuse.
+    /// Errors: what [`Admission::enter`] and [`Finder::holder_of`] refuse.
     pub(in crate::proxy) async fn enter(
         self: Box<Self>,
         entry: &EntryParts<'_>,

@@ -25,9 +25,7 @@ use crate::upstream::outgoing::Outgoing;
 
 impl Admitted {
     /// A session instead of a request with a body: only its handshake is sent.
-    ///
-    /// # Errors
-    /// What [`RoutingQuery::of`] refuses, or its model has no room.
+    /// Errors: what [`RoutingQuery::of`] refuses, or its model has no room.
     pub(in crate::proxy) async fn session(
         self,
         opening: Opening,

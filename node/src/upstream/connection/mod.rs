@@ -45,10 +45,8 @@ enum Speaks {
 
 impl Connection {
     /// Connects to a worker at this address, in this version of HTTP. `label`: its name in the log.
-    ///
-    /// # Errors
-    /// As [`Connector::dial`]: the socket's, `TimedOut` after `within`, or one of TLS; where HTTP/2 is spoken and the
-    /// worker does not, `InvalidData`, or `TimedOut` after the limit of a TLS handshake.
+    /// Errors: as [`Connector::dial`]: the socket's, `TimedOut` after `within`, or one of TLS; where HTTP/2 is spoken
+    /// and the worker does not, `InvalidData`, or `TimedOut` after the limit of a TLS handshake.
     pub async fn open(
         connector: &Connector,
         address: &Address,
@@ -84,9 +82,7 @@ impl Connection {
     }
 
     /// Sends a request and waits for the response's head.
-    ///
-    /// # Errors
-    /// How far it had got when the connection failed.
+    /// Errors: how far it had got when the connection failed.
     pub async fn send(
         &mut self,
         request: &WorkerRequest<'_>,

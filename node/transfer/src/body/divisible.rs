@@ -129,9 +129,7 @@ const MESSAGES: [Row; 1] = [("tool_choice", is_any_tool, Indivisible::ForcedTool
 ///
 /// Values are read as engines read them: a name that is there twice by its last value, numbers and truths in texts. What
 /// an engine refuses anyway is no reason.
-///
-/// # Errors
-/// [`BodyError`] for anything but a JSON object.
+/// Errors: [`BodyError`] for anything but a JSON object.
 pub fn indivisible(form: Form, body: &[u8]) -> Result<Option<Indivisible>, BodyError> {
     Ok(look(form, body)?.indivisible)
 }
@@ -146,9 +144,7 @@ pub struct Look {
 }
 
 /// Looks at a body once for both questions.
-///
-/// # Errors
-/// [`BodyError`] for anything but a JSON object.
+/// Errors: [`BodyError`] for anything but a JSON object.
 pub fn look(form: Form, body: &[u8]) -> Result<Look, BodyError> {
     let (mut top, mut sampling) = ([false; TOP.len()], [false; SAMPLING.len()]);
     let mut messages = [false; MESSAGES.len()];

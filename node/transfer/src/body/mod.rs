@@ -65,9 +65,7 @@ const MAX_COMPLETION: &str = "max_completion_tokens";
 const SAMPLING: &str = "sampling_params";
 
 /// The body of a prefill leg.
-///
-/// # Errors
-/// [`BodyError`] for anything but a JSON object.
+/// Errors: [`BodyError`] for anything but a JSON object.
 pub fn prefill(form: Form, body: &[u8], leg: &Leg) -> Result<Vec<u8>, BodyError> {
     if !leg.one_token {
         return decode(body, leg);
@@ -103,9 +101,7 @@ pub fn prefill(form: Form, body: &[u8], leg: &Leg) -> Result<Vec<u8>, BodyError>
 }
 
 /// The body of a decode leg: the client's, with the leg's fields.
-///
-/// # Errors
-/// [`BodyError`] for anything but a JSON object.
+/// Errors: [`BodyError`] for anything but a JSON object.
 pub fn decode(body: &[u8], leg: &Leg) -> Result<Vec<u8>, BodyError> {
     let mut out = ObjectWriter::with_capacity(body.len() + leg.field_bytes());
     object::each(body, |member| {

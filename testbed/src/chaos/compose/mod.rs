@@ -64,9 +64,7 @@ pub(crate) struct ComposeFleet {
 
 impl ComposeFleet {
     /// Attaches to a running testbed and repairs what an earlier run may have left.
-    ///
-    /// # Errors
-    /// When no such testbed runs, or docker does not answer.
+    /// Errors: when no such testbed runs, or docker does not answer.
     pub(crate) async fn attach(testbed: &Testbed) -> anyhow::Result<Self> {
         let none = "no testbed runs in this compose project; `testbed/docker/build.sh && docker-compose up -d` starts \
                     one, and --project and --file name another";

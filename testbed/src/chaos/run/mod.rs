@@ -87,8 +87,7 @@ impl Met {
 
 /// Runs a scenario on a healthy cluster, and judges. `stop` ends it early: all faults are repaired, and the
 /// verdict is on what was seen until then.
-///
-/// # Errors When the cluster cannot be asked at all. Whatever goes wrong later is a broken promise.
+/// Errors: when the cluster cannot be asked at all. Whatever goes wrong later is a broken promise.
 pub(crate) async fn run(
     scenario: &Scenario,
     plan: &RunPlan,

@@ -84,8 +84,7 @@ impl RunPlan {
     }
 
     /// Sends every shared prefix a few times, so that hit rates are compared from warm caches on.
-    ///
-    /// # Errors When one of these requests fails: the cluster has no fault yet.
+    /// Errors: when one of these requests fails: the cluster has no fault yet.
     pub(super) async fn warm(&self, front: Target) -> anyhow::Result<()> {
         let steady = self.traffic();
         let plan = Plan {

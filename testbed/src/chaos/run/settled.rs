@@ -11,9 +11,7 @@ use super::SETTLED_WITHIN;
 const TRY_EVERY: Duration = Duration::from_millis(200);
 
 /// Tries until it works, for [`SETTLED_WITHIN`] at most.
-///
-/// # Errors
-/// That of the latest try that has ended: it says what is still wrong.
+/// Errors: that of the latest try that has ended: it says what is still wrong.
 pub(super) async fn settled<T>(
     mut once: impl AsyncFnMut() -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {

@@ -82,7 +82,6 @@ pub enum BreakerState {
 
 impl BreakerState {
     /// Label in metrics and the admin API.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -152,7 +151,6 @@ impl Breaker {
     }
 
     /// A closed breaker.
-    #[must_use]
     pub fn new(settings: BreakerSettings) -> Self {
         Self {
             stage: Stage::closed(&settings, Duration::ZERO),
@@ -164,7 +162,6 @@ impl Breaker {
     }
 
     /// State at `now`.
-    #[must_use]
     pub fn state(&self, now: Duration) -> BreakerState {
         match self.stage {
             Stage::Closed { .. } => BreakerState::Closed,
@@ -174,7 +171,6 @@ impl Breaker {
     }
 
     /// Times that it opened, as far as it remembers them.
-    #[must_use]
     pub fn ejections(&self, now: Duration) -> u32 {
         let Stage::Closed { since, .. } = self.stage else {
             return self.ejections;
@@ -185,7 +181,6 @@ impl Breaker {
     }
 
     /// How long it still lets no request pass; zero when closed or half-open.
-    #[must_use]
     pub fn shut_for(&self, now: Duration) -> Duration {
         match self.stage {
             Stage::Closed { .. } => Duration::ZERO,
@@ -194,7 +189,6 @@ impl Breaker {
     }
 
     /// Whether [`Breaker::begin`] would grant a permit: for the standing of a candidate.
-    #[must_use]
     pub fn allows(&self, now: Duration) -> bool {
         match self.stage {
             Stage::Closed { .. } => true,

@@ -24,9 +24,7 @@ const SECOND_LOOK: Duration = Duration::from_secs(3);
 const ASKED_AT_ONCE: usize = 8;
 
 /// Asks the replica, and those that it names.
-///
-/// # Errors
-/// The first one does not answer, or refuses.
+/// Errors: the first one does not answer, or refuses.
 pub(in super::super) async fn gather(client: &AdminClient) -> Result<ClusterFacts, Failure> {
     let mut cluster = client.get(&["cluster"]).await?;
     if is_in_motion(&cluster) {

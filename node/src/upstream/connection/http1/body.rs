@@ -38,9 +38,7 @@ impl AnswerBody {
     }
 
     /// Takes what has come of the body off the front of `buf`; none where more must come first, or where it has ended.
-    ///
-    /// # Errors
-    /// What came is no body.
+    /// Errors: what came is no body.
     pub fn take(&mut self, buf: &mut BytesMut) -> Result<Option<Frame<Bytes>>, Broken> {
         match &mut self.rest {
             Rest::Fixed(left) => {
@@ -65,9 +63,7 @@ impl AnswerBody {
     }
 
     /// The connection ended, and all that had come was taken.
-    ///
-    /// # Errors
-    /// Before the body did.
+    /// Errors: before the body did.
     pub fn close(&mut self) -> Result<(), Broken> {
         match self.rest {
             Rest::UntilClose | Rest::Nothing => self.rest = Rest::Nothing,

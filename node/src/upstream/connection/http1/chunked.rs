@@ -65,9 +65,7 @@ impl Chunked {
     }
 
     /// Takes what has come of the body off the front of `buf`; none where more must come first, or where it has ended.
-    ///
-    /// # Errors
-    /// What came is no chunk.
+    /// Errors: what came is no chunk.
     pub(super) fn take(&mut self, buf: &mut BytesMut) -> Result<Option<Frame<Bytes>>, Broken> {
         // Up to `from` all was looked at; the first `joined` bytes are data.
         let (mut from, mut joined) = (0, 0);

@@ -57,9 +57,8 @@ impl HeadReader {
     }
 
     /// Takes the head off the front of `buf`, once it is whole.
-    ///
-    /// # Errors
-    /// It is none, is longer than [`HEAD_BYTES_MAX`] bytes or `HEADERS_MAX` lines, or leaves open where its body ends.
+    /// Errors: it is none, is longer than [`HEAD_BYTES_MAX`] bytes or `HEADERS_MAX` lines, or leaves open where its
+    /// body ends.
     pub fn take(&mut self, buf: &mut BytesMut) -> Result<Option<Head>, SendError> {
         while self.may_have_ended(buf) {
             let Some(Parsed { length, response }) = parse(buf)? else {

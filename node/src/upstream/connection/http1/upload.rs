@@ -43,9 +43,7 @@ impl Upload {
     }
 
     /// Writes on; ready once all is written.
-    ///
-    /// # Errors
-    /// The socket's.
+    /// Errors: the socket's.
     pub(super) fn poll(
         &mut self,
         io: &mut (impl AsyncWrite + Unpin),
