@@ -11,172 +11,92 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use serde::Serialize;
 
-/// What went wrong, as one label of a metric and one status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
-    /// The body or a parameter cannot be understood.
-    InvalidRequest,
-    /// The token is missing or wrong.
-    Unauthorized,
-    /// A client's key is missing, unknown or has ended.
-    InvalidApiKey,
-    /// The key may not do this.
-    PermissionDenied,
-    /// A limit of the key or its tenant is reached.
-    RateLimited,
-    /// No worker in the cluster serves the model.
-    ModelNotFound,
-    /// The path exists for another method only.
-    MethodNotAllowed,
-    /// The path is not served.
-    NotFound,
-    /// What is asked for is switched off here.
-    NotImplemented,
-    /// A WebSocket of another version than the one that is known here.
-    UpgradeRequired,
-    /// The client's body stalled.
-    RequestTimeout,
-    /// The body is above the limit.
-    TooLarge,
-    /// The body is compressed.
-    UnsupportedEncoding,
-    /// The request line is above the limit.
-    TargetTooLong,
-    /// The head is above the limits.
-    HeadTooLarge,
-    /// A limit of this replica is reached.
-    Overloaded,
-    /// No usable worker for the model right now.
-    NoWorker,
-    /// Every attempt failed before a byte reached the client.
-    UpstreamFailed,
-    /// The worker's answer broke off after bytes had reached the client.
-    UpstreamBroke,
-    /// Workers ended while they had such a request.
-    QueryOfDeath,
-    /// No attempt produced a first token in time.
-    UpstreamTimeout,
-    /// The replica is shutting down.
-    ShuttingDown,
-    /// This replica has sent the request to a worker itself.
-    Loop,
-    /// A defect of the router.
-    Internal,
+/// Declares [`ErrorKind`], a row for each: `Kind: STATUS, "OpenAI's type", "code"`.
+macro_rules! kinds {
+    ($($(#[$about:meta])* $Kind:ident: $STATUS:ident, $type:literal, $code:literal;)*) => {
+        /// What went wrong, as one label of a metric and one status.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum ErrorKind {
+            $($(#[$about])* $Kind,)*
+        }
+
+        impl ErrorKind {
+            /// Every kind.
+            pub const ALL: [Self; [$($code),*].len()] = [$(Self::$Kind),*];
+
+            /// HTTP status of this error.
+            pub fn status(self) -> StatusCode {
+                match self {
+                    $(Self::$Kind => StatusCode::$STATUS,)*
+                }
+            }
+
+            /// OpenAI's `type` field.
+            fn openai_type(self) -> &'static str {
+                match self {
+                    $(Self::$Kind => $type,)*
+                }
+            }
+
+            /// Stable machine-readable `code`, also the metric label.
+            pub fn code(self) -> &'static str {
+                match self {
+                    $(Self::$Kind => $code,)*
+                }
+            }
+        }
+    };
 }
 
-impl ErrorKind {
-    /// Every kind.
-    pub const ALL: [Self; 24] = [
-        Self::InvalidRequest,
-        Self::Unauthorized,
-        Self::InvalidApiKey,
-        Self::PermissionDenied,
-        Self::RateLimited,
-        Self::ModelNotFound,
-        Self::MethodNotAllowed,
-        Self::NotFound,
-        Self::NotImplemented,
-        Self::UpgradeRequired,
-        Self::RequestTimeout,
-        Self::TooLarge,
-        Self::UnsupportedEncoding,
-        Self::TargetTooLong,
-        Self::HeadTooLarge,
-        Self::Overloaded,
-        Self::NoWorker,
-        Self::UpstreamFailed,
-        Self::UpstreamBroke,
-        Self::QueryOfDeath,
-        Self::UpstreamTimeout,
-        Self::ShuttingDown,
-        Self::Loop,
-        Self::Internal,
-    ];
-
-    /// HTTP status of this error.
-    pub fn status(self) -> StatusCode {
-        match self {
-            Self::InvalidRequest => StatusCode::BAD_REQUEST,
-            Self::Unauthorized | Self::InvalidApiKey => StatusCode::UNAUTHORIZED,
-            Self::PermissionDenied => StatusCode::FORBIDDEN,
-            Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
-            Self::ModelNotFound | Self::NotFound => StatusCode::NOT_FOUND,
-            Self::NotImplemented => StatusCode::NOT_IMPLEMENTED,
-            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::UpgradeRequired => StatusCode::UPGRADE_REQUIRED,
-            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::TargetTooLong => StatusCode::URI_TOO_LONG,
-            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Self::Overloaded | Self::NoWorker | Self::ShuttingDown => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-            Self::UpstreamFailed | Self::UpstreamBroke => StatusCode::BAD_GATEWAY,
-            Self::QueryOfDeath => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
-            Self::Loop => StatusCode::LOOP_DETECTED,
-            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-        }
-    }
-
-    /// OpenAI's `type` field.
-    fn openai_type(self) -> &'static str {
-        match self {
-            Self::InvalidRequest
-            | Self::Unauthorized
-            | Self::InvalidApiKey
-            | Self::PermissionDenied
-            | Self::ModelNotFound
-            | Self::NotFound
-            | Self::NotImplemented
-            | Self::MethodNotAllowed
-            | Self::UpgradeRequired
-            | Self::RequestTimeout
-            | Self::TooLarge
-            | Self::UnsupportedEncoding
-            | Self::TargetTooLong
-            | Self::HeadTooLarge
-            | Self::QueryOfDeath => "invalid_request_error",
-            Self::RateLimited => "rate_limit_error",
-            Self::Overloaded | Self::NoWorker | Self::ShuttingDown => "overloaded_error",
-            Self::UpstreamFailed
-            | Self::UpstreamBroke
-            | Self::UpstreamTimeout
-            | Self::Loop
-            | Self::Internal => "server_error",
-        }
-    }
-
-    /// Stable machine-readable `code`, also the metric label.
-    pub fn code(self) -> &'static str {
-        match self {
-            Self::InvalidRequest => "invalid_request",
-            Self::Unauthorized => "unauthorized",
-            Self::InvalidApiKey => "invalid_api_key",
-            Self::PermissionDenied => "permission_denied",
-            Self::RateLimited => "rate_limit_exceeded",
-            Self::ModelNotFound => "model_not_found",
-            Self::MethodNotAllowed => "method_not_allowed",
-            Self::NotFound => "not_found",
-            Self::NotImplemented => "not_implemented",
-            Self::UpgradeRequired => "upgrade_required",
-            Self::RequestTimeout => "request_timeout",
-            Self::TooLarge => "request_too_large",
-            Self::UnsupportedEncoding => "unsupported_content_encoding",
-            Self::TargetTooLong => "target_too_long",
-            Self::HeadTooLarge => "head_too_large",
-            Self::Overloaded => "overloaded",
-            Self::NoWorker => "no_worker_available",
-            Self::UpstreamFailed => "upstream_failed",
-            Self::UpstreamBroke => "upstream_broke",
-            Self::QueryOfDeath => "query_of_death",
-            Self::UpstreamTimeout => "upstream_timeout",
-            Self::ShuttingDown => "shutting_down",
-            Self::Loop => "loop_detected",
-            Self::Internal => "internal_error",
-        }
-    }
+kinds! {
+    /// The body or a parameter cannot be understood.
+    InvalidRequest: BAD_REQUEST, "invalid_request_error", "invalid_request";
+    /// The token is missing or wrong.
+    Unauthorized: UNAUTHORIZED, "invalid_request_error", "unauthorized";
+    /// A client's key is missing, unknown or has ended.
+    InvalidApiKey: UNAUTHORIZED, "invalid_request_error", "invalid_api_key";
+    /// The key may not do this.
+    PermissionDenied: FORBIDDEN, "invalid_request_error", "permission_denied";
+    /// A limit of the key or its tenant is reached.
+    RateLimited: TOO_MANY_REQUESTS, "rate_limit_error", "rate_limit_exceeded";
+    /// No worker in the cluster serves the model.
+    ModelNotFound: NOT_FOUND, "invalid_request_error", "model_not_found";
+    /// The path exists for another method only.
+    MethodNotAllowed: METHOD_NOT_ALLOWED, "invalid_request_error", "method_not_allowed";
+    /// The path is not served.
+    NotFound: NOT_FOUND, "invalid_request_error", "not_found";
+    /// What is asked for is switched off here.
+    NotImplemented: NOT_IMPLEMENTED, "invalid_request_error", "not_implemented";
+    /// A WebSocket of another version than the one that is known here.
+    UpgradeRequired: UPGRADE_REQUIRED, "invalid_request_error", "upgrade_required";
+    /// The client's body stalled.
+    RequestTimeout: REQUEST_TIMEOUT, "invalid_request_error", "request_timeout";
+    /// The body is above the limit.
+    TooLarge: PAYLOAD_TOO_LARGE, "invalid_request_error", "request_too_large";
+    /// The body is compressed.
+    UnsupportedEncoding: UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", "unsupported_content_encoding";
+    /// The request line is above the limit.
+    TargetTooLong: URI_TOO_LONG, "invalid_request_error", "target_too_long";
+    /// The head is above the limits.
+    HeadTooLarge: REQUEST_HEADER_FIELDS_TOO_LARGE, "invalid_request_error", "head_too_large";
+    /// A limit of this replica is reached.
+    Overloaded: SERVICE_UNAVAILABLE, "overloaded_error", "overloaded";
+    /// No usable worker for the model right now.
+    NoWorker: SERVICE_UNAVAILABLE, "overloaded_error", "no_worker_available";
+    /// Every attempt failed before a byte reached the client.
+    UpstreamFailed: BAD_GATEWAY, "server_error", "upstream_failed";
+    /// The worker's answer broke off after bytes had reached the client.
+    UpstreamBroke: BAD_GATEWAY, "server_error", "upstream_broke";
+    /// Workers ended while they had such a request.
+    QueryOfDeath: UNPROCESSABLE_ENTITY, "invalid_request_error", "query_of_death";
+    /// No attempt produced a first token in time.
+    UpstreamTimeout: GATEWAY_TIMEOUT, "server_error", "upstream_timeout";
+    /// The replica is shutting down.
+    ShuttingDown: SERVICE_UNAVAILABLE, "overloaded_error", "shutting_down";
+    /// This replica has sent the request to a worker itself.
+    Loop: LOOP_DETECTED, "server_error", "loop_detected";
+    /// A defect of the router.
+    Internal: INTERNAL_SERVER_ERROR, "server_error", "internal_error";
 }
 
 /// The API whose errors a client reads.
@@ -440,33 +360,6 @@ pub fn retry_after(status: StatusCode) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    const ALL: [ErrorKind; 24] = [
-        ErrorKind::InvalidRequest,
-        ErrorKind::Unauthorized,
-        ErrorKind::InvalidApiKey,
-        ErrorKind::PermissionDenied,
-        ErrorKind::RateLimited,
-        ErrorKind::ModelNotFound,
-        ErrorKind::MethodNotAllowed,
-        ErrorKind::NotFound,
-        ErrorKind::NotImplemented,
-        ErrorKind::UpgradeRequired,
-        ErrorKind::RequestTimeout,
-        ErrorKind::TooLarge,
-        ErrorKind::UnsupportedEncoding,
-        ErrorKind::TargetTooLong,
-        ErrorKind::HeadTooLarge,
-        ErrorKind::Overloaded,
-        ErrorKind::NoWorker,
-        ErrorKind::UpstreamFailed,
-        ErrorKind::UpstreamBroke,
-        ErrorKind::QueryOfDeath,
-        ErrorKind::UpstreamTimeout,
-        ErrorKind::ShuttingDown,
-        ErrorKind::Loop,
-        ErrorKind::Internal,
-    ];
-
     #[test]
     fn the_table_of_errors_lists_every_error() {
         let page = include_str!("../../../docs/request-path.md");
@@ -478,7 +371,7 @@ mod tests {
             let (status, code) = (kind.status().as_u16(), kind.code());
             format!("| {status} | `{}` | `{code}`", kind.openai_type())
         };
-        let mut expected = ALL.map(row);
+        let mut expected = ErrorKind::ALL.map(row);
         expected.sort_unstable();
         listed.sort_unstable();
         assert_eq!(listed, expected);
@@ -486,7 +379,7 @@ mod tests {
 
     #[test]
     fn every_error_has_openai_shape_and_later_means_retry_after() {
-        for kind in ALL {
+        for kind in ErrorKind::ALL {
             let response = ApiError::new(kind, "what to do").response();
             let json: serde_json::Value =
                 serde_json::from_slice(response.body()).expect("body is JSON");
