@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use grapevine_gossip::Agent;
+use grapevine_placement::named;
 use http::HeaderValue;
 use serde::Serialize;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -38,57 +39,32 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long the first look at all workers is awaited; one that does not answer is known by then.
 const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(2);
 
-/// Something without which a request would not be served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lack {
-    /// No peer's registry was taken yet, or the gossip task is down.
-    Gossip,
-    /// A seed answers, and no certificates fit; at a start alone.
-    Certificates,
-    /// What peers know of workers' caches was not taken over yet.
-    Caches,
-    /// It was asked to end.
-    Draining,
-    /// The cluster keeps another process under this replica's id.
-    Twin,
-    /// Memory is short, and new requests are refused.
-    Memory,
-    /// No worker may get a new request: none is registered, or all are draining or being warmed up.
-    NoWorker,
-    /// None of them answers.
-    NoWorkerReachable,
-    /// Some answer, and no model that can be used is known of them.
-    ModelsUnknown,
+named! {
+    /// Something without which a request would not be served.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Lack {
+        /// No peer's registry was taken yet, or the gossip task is down.
+        Gossip = "gossip",
+        /// A seed answers, and no certificates fit; at a start alone.
+        Certificates = "certificates",
+        /// What peers know of workers' caches was not taken over yet.
+        Caches = "caches",
+        /// It was asked to end.
+        Draining = "draining",
+        /// The cluster keeps another process under this replica's id.
+        Twin = "twin",
+        /// Memory is short, and new requests are refused.
+        Memory = "memory",
+        /// No worker may get a new request: none is registered, or all are draining or being warmed up.
+        NoWorker = "no_worker",
+        /// None of them answers.
+        NoWorkerReachable = "no_worker_reachable",
+        /// Some answer, and no model that can be used is known of them.
+        ModelsUnknown = "models_unknown",
+    }
 }
 
 impl Lack {
-    const ALL: [Self; 9] = [
-        Self::Gossip,
-        Self::Certificates,
-        Self::Caches,
-        Self::Draining,
-        Self::Twin,
-        Self::Memory,
-        Self::NoWorker,
-        Self::NoWorkerReachable,
-        Self::ModelsUnknown,
-    ];
-
-    /// As a label, and in answers.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Gossip => "gossip",
-            Self::Certificates => "certificates",
-            Self::Caches => "caches",
-            Self::Draining => "draining",
-            Self::Twin => "twin",
-            Self::Memory => "memory",
-            Self::NoWorker => "no_worker",
-            Self::NoWorkerReachable => "no_worker_reachable",
-            Self::ModelsUnknown => "models_unknown",
-        }
-    }
-
     /// For people; names nothing that only the admin port may show.
     pub fn message(self) -> &'static str {
         match self {

@@ -5,31 +5,21 @@
 
 use std::{fmt, str::FromStr};
 
-/// Hash under ring and keys. Cluster-wide: replicas with different ones place differently.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HashAlgorithm {
-    /// XXH3, 64 bits. The fastest on short fields and on prompts.
-    #[default]
-    Xxh3,
-    /// MurmurHash3 x64 128, low 64 bits. Its seed has 32 bits: ours is folded into them.
-    Murmur3,
-    /// CityHash64 1.1, seeded variant.
-    City,
+named! {
+    /// Hash under ring and keys. Cluster-wide: replicas with different ones place differently.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum HashAlgorithm {
+        /// XXH3, 64 bits. The fastest on short fields and on prompts.
+        #[default]
+        Xxh3 = "xxh3",
+        /// MurmurHash3 x64 128, low 64 bits. Its seed has 32 bits: ours is folded into them.
+        Murmur3 = "murmur3",
+        /// CityHash64 1.1, seeded variant.
+        City = "cityhash",
+    }
 }
 
 impl HashAlgorithm {
-    /// All algorithms, in the order of the documentation.
-    pub const ALL: [Self; 3] = [Self::Xxh3, Self::Murmur3, Self::City];
-
-    /// Name in configuration: `xxh3`, `murmur3` or `cityhash`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Xxh3 => "xxh3",
-            Self::Murmur3 => "murmur3",
-            Self::City => "cityhash",
-        }
-    }
-
     /// Hashes `bytes` under `seed`.
     #[inline]
     pub fn hash(self, seed: u64, bytes: &[u8]) -> u64 {

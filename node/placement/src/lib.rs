@@ -17,6 +17,9 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+#[macro_use]
+mod named;
+
 mod canonical;
 pub mod evidence;
 pub mod hash;

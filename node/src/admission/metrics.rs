@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use grapevine_placement::named;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
@@ -12,65 +13,30 @@ use crate::api::Priority;
 use crate::metrics::Row;
 use crate::metrics::{Counter, Family, Gauge, Histogram, Histograms, label_set, metrics, seconds};
 
-/// How a request's admission ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Admitted,
-    TenantRequests,
-    RequestRate,
-    TokenRate,
-    QueueFull,
-    Displaced,
-    QueueTimeout,
-    QueueBytes,
-    ClientLeft,
-}
-
-impl Verdict {
-    const ALL: [Self; 9] = [
-        Self::Admitted,
-        Self::TenantRequests,
-        Self::RequestRate,
-        Self::TokenRate,
-        Self::QueueFull,
-        Self::Displaced,
-        Self::QueueTimeout,
-        Self::QueueBytes,
-        Self::ClientLeft,
-    ];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Admitted => "admitted",
-            Self::TenantRequests => "tenant_requests",
-            Self::RequestRate => "request_rate",
-            Self::TokenRate => "token_rate",
-            Self::QueueFull => "queue_full",
-            Self::Displaced => "displaced",
-            Self::QueueTimeout => "queue_timeout",
-            Self::QueueBytes => "queue_bytes",
-            Self::ClientLeft => "client_left",
-        }
+named! {
+    /// How a request's admission ended.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum Verdict {
+        Admitted = "admitted",
+        TenantRequests = "tenant_requests",
+        RequestRate = "request_rate",
+        TokenRate = "token_rate",
+        QueueFull = "queue_full",
+        Displaced = "displaced",
+        QueueTimeout = "queue_timeout",
+        QueueBytes = "queue_bytes",
+        ClientLeft = "client_left",
     }
 }
 
-/// What requests wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum For {
-    /// A place among the requests of this replica.
-    Admission,
-    /// A worker below its own limit.
-    Worker,
-}
-
-impl For {
-    const ALL: [Self; 2] = [Self::Admission, Self::Worker];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Admission => "admission",
-            Self::Worker => "worker",
-        }
+named! {
+    /// What requests wait for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum For {
+        /// A place among the requests of this replica.
+        Admission = "admission",
+        /// A worker below its own limit.
+        Worker = "worker",
     }
 }
 

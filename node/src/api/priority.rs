@@ -1,32 +1,23 @@
 //! How urgent a request is, and what a client may claim.
 
+use grapevine_placement::named;
 use http::{HeaderMap, HeaderName};
 
-/// Class of a request in a queue; greater is more urgent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Priority {
-    /// Work that can wait, such as batches.
-    Low,
-    /// What says nothing.
-    #[default]
-    Normal,
-    /// A person waits for the answer.
-    High,
+named! {
+    /// Class of a request in a queue; greater is more urgent. A class is at its own index in [`Self::ALL`].
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Priority {
+        /// Work that can wait, such as batches.
+        Low = "low",
+        /// What says nothing.
+        #[default]
+        Normal = "normal",
+        /// A person waits for the answer.
+        High = "high",
+    }
 }
 
 impl Priority {
-    /// Every class, the least urgent first, so that a class is at its own index.
-    pub const ALL: [Self; 3] = [Self::Low, Self::Normal, Self::High];
-
-    /// Its word in headers, settings and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Low => "low",
-            Self::Normal => "normal",
-            Self::High => "high",
-        }
-    }
-
     /// Its place in [`Self::ALL`].
     pub const fn index(self) -> usize {
         self as usize

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use grapevine_placement::named;
 use http::{StatusCode, response};
 
 use super::ResponseCache;
@@ -15,41 +16,21 @@ use super::key::CacheKey;
 /// What a piece costs besides its bytes.
 const PIECE_BYTES: u64 = 32;
 
-/// What became of an answer that might have been kept, as a metric label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
-    Kept,
-    /// Its head says that it is for this client only, or for now, or it is an error.
-    Refused,
-    /// It is longer than `cache.entry_bytes`.
-    TooLong,
-    /// Too many answers are taken down at once.
-    NoRoom,
-    /// It is more than all that its tenant may have in the cache.
-    TenantFull,
-    /// It broke off, was given up, or its client left.
-    Unfinished,
-}
-
-impl Fate {
-    pub(super) const ALL: [Self; 6] = [
-        Self::Kept,
-        Self::Refused,
-        Self::TooLong,
-        Self::NoRoom,
-        Self::TenantFull,
-        Self::Unfinished,
-    ];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Kept => "kept",
-            Self::Refused => "refused",
-            Self::TooLong => "too_long",
-            Self::NoRoom => "no_room",
-            Self::TenantFull => "tenant_full",
-            Self::Unfinished => "unfinished",
-        }
+named! {
+    /// What became of an answer that might have been kept, as a metric label.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum Fate {
+        Kept = "kept",
+        /// Its head says that it is for this client only, or for now, or it is an error.
+        Refused = "refused",
+        /// It is longer than `cache.entry_bytes`.
+        TooLong = "too_long",
+        /// Too many answers are taken down at once.
+        NoRoom = "no_room",
+        /// It is more than all that its tenant may have in the cache.
+        TenantFull = "tenant_full",
+        /// It broke off, was given up, or its client left.
+        Unfinished = "unfinished",
     }
 }
 

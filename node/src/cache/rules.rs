@@ -5,55 +5,31 @@
 
 use std::time::Duration;
 
+use grapevine_placement::named;
 use grapevine_transfer::body::carries_transfer;
 use http::{HeaderMap, header};
 use serde::Deserialize;
 
-/// Why a request goes past the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bypass {
-    /// The path is none whose answers are kept.
-    Endpoint,
-    /// The body is no JSON object that reads in one way only.
-    Unreadable,
-    /// It is longer than `cache.request_bytes`.
-    TooLarge,
-    /// It names no model that the cluster serves by name.
-    NoModel,
-    /// Its answer is drawn: neither `temperature` 0 nor `top_k` 1, or more than one choice.
-    Sampled,
-    /// It names content that lies elsewhere and may change there.
-    Elsewhere,
-    /// It asks the worker to keep or hand over state.
-    Stateful,
-    /// `Cache-Control: no-cache` or `no-store`.
-    Client,
-}
-
-impl Bypass {
-    pub(super) const ALL: [Self; 8] = [
-        Self::Endpoint,
-        Self::Unreadable,
-        Self::TooLarge,
-        Self::NoModel,
-        Self::Sampled,
-        Self::Elsewhere,
-        Self::Stateful,
-        Self::Client,
-    ];
-
-    /// Stable metric label.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Endpoint => "endpoint",
-            Self::Unreadable => "unreadable",
-            Self::TooLarge => "too_large",
-            Self::NoModel => "no_model",
-            Self::Sampled => "sampled",
-            Self::Elsewhere => "elsewhere",
-            Self::Stateful => "stateful",
-            Self::Client => "client",
-        }
+named! {
+    /// Why a request goes past the cache.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Bypass {
+        /// The path is none whose answers are kept.
+        Endpoint = "endpoint",
+        /// The body is no JSON object that reads in one way only.
+        Unreadable = "unreadable",
+        /// It is longer than `cache.request_bytes`.
+        TooLarge = "too_large",
+        /// It names no model that the cluster serves by name.
+        NoModel = "no_model",
+        /// Its answer is drawn: neither `temperature` 0 nor `top_k` 1, or more than one choice.
+        Sampled = "sampled",
+        /// It names content that lies elsewhere and may change there.
+        Elsewhere = "elsewhere",
+        /// It asks the worker to keep or hand over state.
+        Stateful = "stateful",
+        /// `Cache-Control: no-cache` or `no-store`.
+        Client = "client",
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use grapevine_gossip::ReplicaId;
 use grapevine_gossip::view::{ReplicaInfo, View};
+use grapevine_placement::named;
 use tokio::time::Instant;
 
 /// What a replica is seen to be.
@@ -65,22 +66,14 @@ pub struct Liveness {
     lost: Mutex<BTreeMap<ReplicaId, (Instant, SocketAddr)>>,
 }
 
-/// Why a replica that is not alive troubles nobody.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Absent {
-    /// Its name came before its first sign of life.
-    Joining,
-    /// Another replica that is alive has its address.
-    Replaced,
-}
-
-impl Absent {
-    /// As the admin API says it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Joining => "joining",
-            Self::Replaced => "replaced",
-        }
+named! {
+    /// Why a replica that is not alive troubles nobody.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Absent {
+        /// Its name came before its first sign of life.
+        Joining = "joining",
+        /// Another replica that is alive has its address.
+        Replaced = "replaced",
     }
 }
 

@@ -2,32 +2,22 @@
 
 use std::time::Duration;
 
-use grapevine_placement::Divide;
+use grapevine_placement::{Divide, named};
 use grapevine_transfer::Connector;
 
 use super::setting::{ms, secs};
 use super::table::section;
 
-/// When a decode worker computes a whole request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DecodeAlone {
-    /// Never: what cannot be divided is refused.
-    Never,
-    /// A request that cannot be divided.
-    Indivisible,
-    /// That, and any request while no prefill worker can be used.
-    Always,
-}
-
-impl DecodeAlone {
-    pub(super) const ALL: [Self; 3] = [Self::Never, Self::Indivisible, Self::Always];
-
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Never => "never",
-            Self::Indivisible => "indivisible",
-            Self::Always => "always",
-        }
+named! {
+    /// When a decode worker computes a whole request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum DecodeAlone {
+        /// Never: what cannot be divided is refused.
+        Never = "never",
+        /// A request that cannot be divided.
+        Indivisible = "indivisible",
+        /// That, and any request while no prefill worker can be used.
+        Always = "always",
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr as _;
 
 use grapevine_gossip::worker::{WorkerError, WorkerUrl};
-use grapevine_placement::{Target, Weight};
+use grapevine_placement::{Target, Weight, named};
 use ipnet::IpNet;
 use url::Url;
 
@@ -338,27 +338,18 @@ impl Setting for Target {
     }
 }
 
-/// How a request's body may be compressed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Coding {
-    /// RFC 1952.
-    Gzip,
-    /// RFC 8878.
-    Zstd,
+named! {
+    /// How a request's body may be compressed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Coding {
+        /// RFC 1952.
+        Gzip = "gzip",
+        /// RFC 8878.
+        Zstd = "zstd",
+    }
 }
 
 impl Coding {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Gzip, Self::Zstd];
-
-    /// Its name in HTTP.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Gzip => "gzip",
-            Self::Zstd => "zstd",
-        }
-    }
-
     /// The coding of that name in a header.
     pub fn of(name: &[u8]) -> Option<Self> {
         // The old name of gzip means the same (RFC 9110, section 8.4.1.3).
@@ -407,44 +398,24 @@ impl fmt::Display for Collector {
     }
 }
 
-/// How they are sent: the words of OpenTelemetry's variable OTEL_EXPORTER_OTLP_PROTOCOL.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OtlpProtocol {
-    /// A message is the body of a POST.
-    HttpProtobuf,
-    /// A message is a call over HTTP/2.
-    Grpc,
-}
-
-impl OtlpProtocol {
-    pub(super) const ALL: [Self; 2] = [Self::HttpProtobuf, Self::Grpc];
-
-    /// Its word in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::HttpProtobuf => "http/protobuf",
-            Self::Grpc => "grpc",
-        }
+named! {
+    /// How they are sent: the words of OpenTelemetry's variable OTEL_EXPORTER_OTLP_PROTOCOL.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum OtlpProtocol {
+        /// A message is the body of a POST.
+        HttpProtobuf = "http/protobuf",
+        /// A message is a call over HTTP/2.
+        Grpc = "grpc",
     }
 }
 
-/// How candidates of the policy `prefix` are priced; see [`grapevine_placement::Price`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PriceRule {
-    /// Prefill that waits and that must be done, plus context held.
-    Additive,
-    /// Prefill that waits and that must be done, times requests in flight.
-    Multiplicative,
-}
-
-impl PriceRule {
-    pub(super) const ALL: [Self; 2] = [Self::Additive, Self::Multiplicative];
-
-    /// Its word in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Additive => "additive",
-            Self::Multiplicative => "multiplicative",
-        }
+named! {
+    /// How candidates of the policy `prefix` are priced; see [`grapevine_placement::Price`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum PriceRule {
+        /// Prefill that waits and that must be done, plus context held.
+        Additive = "additive",
+        /// Prefill that waits and that must be done, times requests in flight.
+        Multiplicative = "multiplicative",
     }
 }

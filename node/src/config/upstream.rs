@@ -5,31 +5,22 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use grapevine_gossip::worker::{DP_SIZE_MAX, Labels, Role, WorkerUrl};
+use grapevine_placement::named;
 
 use super::setting::{HOUR, ms, secs};
 use super::table::section;
 use super::types::{AllowedHost, PrefillUrls, Secret};
 
-/// In which version of HTTP workers are asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkerHttp2 {
-    /// HTTP/1.1.
-    Off,
-    /// HTTP/2 where an https worker chooses it.
-    Tls,
-    /// The same, and HTTP/2 to http workers.
-    On,
-}
-
-impl WorkerHttp2 {
-    pub(super) const ALL: [Self; 3] = [Self::Off, Self::Tls, Self::On];
-
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Tls => "tls",
-            Self::On => "on",
-        }
+named! {
+    /// In which version of HTTP workers are asked.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum WorkerHttp2 {
+        /// HTTP/1.1.
+        Off = "off",
+        /// HTTP/2 where an https worker chooses it.
+        Tls = "tls",
+        /// The same, and HTTP/2 to http workers.
+        On = "on",
     }
 }
 

@@ -5,52 +5,31 @@ use std::sync::Arc;
 use grapevine_kv_events::publisher::{Applied, Knowledge};
 use grapevine_kv_events::stream::Cause;
 use grapevine_kv_events::texts::Learned;
+use grapevine_placement::named;
 
 use crate::metrics::{
     Counter, EventLabels, Family, Gauge, Histogram, ReasonLabels, ResultLabels, StateLabels,
     WorkerLabels, metrics, seconds,
 };
 
-/// Why a payload or a connection was not what it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// Nobody listens, or it may not be dialled.
-    Unreachable,
-    /// No ZeroMQ, or not as it should be.
-    Violation,
-    /// Beyond the limits of sizes.
-    TooLarge,
-    /// Frames that are no message of events.
-    Malformed,
-    /// A payload that is no batch of events.
-    Unreadable,
-    /// A subscription that brought nothing of what a replay had.
-    Silent,
-    /// The peer closed the connection.
-    Closed,
-}
-
-impl Fault {
-    const ALL: [Self; 7] = [
-        Self::Unreachable,
-        Self::Violation,
-        Self::TooLarge,
-        Self::Malformed,
-        Self::Unreadable,
-        Self::Silent,
-        Self::Closed,
-    ];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Unreachable => "unreachable",
-            Self::Violation => "violation",
-            Self::TooLarge => "too_large",
-            Self::Malformed => "malformed",
-            Self::Unreadable => "unreadable",
-            Self::Silent => "silent",
-            Self::Closed => "closed",
-        }
+named! {
+    /// Why a payload or a connection was not what it should be.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Fault {
+        /// Nobody listens, or it may not be dialled.
+        Unreachable = "unreachable",
+        /// No ZeroMQ, or not as it should be.
+        Violation = "violation",
+        /// Beyond the limits of sizes.
+        TooLarge = "too_large",
+        /// Frames that are no message of events.
+        Malformed = "malformed",
+        /// A payload that is no batch of events.
+        Unreadable = "unreadable",
+        /// A subscription that brought nothing of what a replay had.
+        Silent = "silent",
+        /// The peer closed the connection.
+        Closed = "closed",
     }
 }
 

@@ -1,57 +1,33 @@
 //! How a request ended, and what that says about its worker.
 
-/// How a request ended. Recorded at the end of the stream, not at its head.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// The answer reached the client whole.
-    Success,
-    /// A stream ended cleanly without its end mark.
-    Incomplete,
-    /// The client left first.
-    ClientLeft,
-    /// An error answer, the worker's or ours, reached the client.
-    Error,
-    /// The worker ended a stream with an error event.
-    WorkerError,
-    /// The worker's answer broke off after bytes had gone out.
-    WorkerBroke,
-    /// The worker stopped producing after bytes had gone out.
-    WorkerStalled,
-    /// The limit for whole requests was reached after bytes had gone out.
-    OutOfTime,
-    /// This replica ended before the request did.
-    ShutDown,
+use grapevine_placement::named;
+
+named! {
+    /// How a request ended. Recorded at the end of the stream, not at its head.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Outcome {
+        /// The answer reached the client whole.
+        Success = "success",
+        /// A stream ended cleanly without its end mark.
+        Incomplete = "incomplete",
+        /// The client left first.
+        ClientLeft = "client_left",
+        /// An error answer, the worker's or ours, reached the client.
+        Error = "error",
+        /// The worker ended a stream with an error event.
+        WorkerError = "worker_error",
+        /// The worker's answer broke off after bytes had gone out.
+        WorkerBroke = "worker_broke",
+        /// The worker stopped producing after bytes had gone out.
+        WorkerStalled = "worker_stalled",
+        /// The limit for whole requests was reached after bytes had gone out.
+        OutOfTime = "out_of_time",
+        /// This replica ended before the request did.
+        ShutDown = "shut_down",
+    }
 }
 
 impl Outcome {
-    /// Every outcome.
-    pub const ALL: [Self; 9] = [
-        Self::Success,
-        Self::Incomplete,
-        Self::ClientLeft,
-        Self::Error,
-        Self::WorkerError,
-        Self::WorkerBroke,
-        Self::WorkerStalled,
-        Self::OutOfTime,
-        Self::ShutDown,
-    ];
-
-    /// Stable metric label.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Success => "success",
-            Self::Incomplete => "incomplete",
-            Self::ClientLeft => "client_left",
-            Self::Error => "error",
-            Self::WorkerError => "worker_error",
-            Self::WorkerBroke => "worker_broke",
-            Self::WorkerStalled => "worker_stalled",
-            Self::OutOfTime => "out_of_time",
-            Self::ShutDown => "shut_down",
-        }
-    }
-
     /// Hundreds of the status that requests with this outcome usually have; 0: no answer began.
     pub const fn usual_classes(self) -> &'static [usize] {
         match self {

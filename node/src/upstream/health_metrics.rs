@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use grapevine_placement::{BreakerState, Claim, Health as Probed};
+use grapevine_placement::{BreakerState, Claim, Health as Probed, named};
 use prometheus_client::encoding::EncodeLabelSet;
 
 use super::worker::Worker;
@@ -76,26 +76,16 @@ metrics! {
     then HealthMetrics::begin
 }
 
-/// What became of a question for one token. Labels of a metric: stable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TokenProbeResult {
-    /// A token, or an embedding.
-    Token,
-    /// Nothing, in time; or an error.
-    Nothing,
-    /// A refusal that says nothing about the engine.
-    Refusal,
-}
-
-impl TokenProbeResult {
-    const ALL: [Self; 3] = [Self::Token, Self::Nothing, Self::Refusal];
-
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Token => "token",
-            Self::Nothing => "nothing",
-            Self::Refusal => "refused",
-        }
+named! {
+    /// What became of a question for one token. Labels of a metric: stable.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum TokenProbeResult {
+        /// A token, or an embedding.
+        Token = "token",
+        /// Nothing, in time; or an error.
+        Nothing = "nothing",
+        /// A refusal that says nothing about the engine.
+        Refusal = "refused",
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use grapevine_gossip::hlc::Stamp;
 use grapevine_gossip::registry::Warming;
 use grapevine_gossip::worker::WorkerId;
-use grapevine_placement::Health;
+use grapevine_placement::{Health, named};
 use http::{HeaderMap, HeaderValue, Method, Uri, header};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
@@ -40,50 +40,32 @@ const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// Bytes of an answer's first event that are held; one token is asked for.
 const HELD_BYTES: usize = 64 * 1024;
 
-/// How a warm-up ended, as metric label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    /// Everything that was planned was sent; the worker is active.
-    Complete,
-    /// Nothing will move to it that is kept here; the worker is active.
-    Nothing,
-    /// Its time is over; the worker is active.
-    OutOfTime,
-    /// It stopped answering; it becomes active when the time is over, unless its entry changes.
-    Unhealthy,
-    /// The entry of the worker was changed, or this replica ended.
-    Cancelled,
-    /// It broke off by a mistake of this replica; the worker becomes active when the time is over.
-    Panicked,
+named! {
+    /// How a warm-up ended, as metric label.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) enum End {
+        /// Everything that was planned was sent; the worker is active.
+        Complete = "complete",
+        /// Nothing will move to it that is kept here; the worker is active.
+        Nothing = "nothing",
+        /// Its time is over; the worker is active.
+        OutOfTime = "out_of_time",
+        /// It stopped answering; it becomes active when the time is over, unless its entry changes.
+        Unhealthy = "unhealthy",
+        /// The entry of the worker was changed, or this replica ended.
+        Cancelled = "cancelled",
+        /// It broke off by a mistake of this replica; the worker becomes active when the time is over.
+        Panicked = "panicked",
+    }
 }
 
 impl End {
-    pub(super) const ALL: [Self; 6] = [
-        Self::Complete,
-        Self::Nothing,
-        Self::OutOfTime,
-        Self::Unhealthy,
-        Self::Cancelled,
-        Self::Panicked,
-    ];
-
     /// Of one that was sent all that was planned. A worker that takes prompts and answers none is no better than one that
     /// does not answer.
     fn of_all(progress: Progress) -> Self {
         match progress.failed > 0 && progress.warmed + progress.held == 0 {
             true => Self::Unhealthy,
             false => Self::Complete,
-        }
-    }
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Complete => "complete",
-            Self::Nothing => "nothing",
-            Self::OutOfTime => "out_of_time",
-            Self::Unhealthy => "unhealthy",
-            Self::Cancelled => "cancelled",
-            Self::Panicked => "panicked",
         }
     }
 }

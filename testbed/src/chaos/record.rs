@@ -4,6 +4,7 @@
 //! Times are milliseconds since the run began ([`Origin`]), so that samples, windows and marks share one
 //! axis.
 
+use grapevine_placement::named;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use grapevine_bench::charts::{Mark, MarkKind};
@@ -50,22 +51,15 @@ impl Record {
     }
 }
 
-/// Where the cluster ran.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Place {
-    /// Processes of this machine.
-    Processes,
-    /// Containers of the compose testbed.
-    Compose,
-}
-
-impl Place {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Processes => "local processes",
-            Self::Compose => "compose testbed",
-        }
+named! {
+    /// Where the cluster ran.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub(crate) enum Place {
+        /// Processes of this machine.
+        Processes = "local processes",
+        /// Containers of the compose testbed.
+        Compose = "compose testbed",
     }
 }
 

@@ -3,45 +3,27 @@
 //! A claim can lower a worker's rank at the replicas that receive it, never take it away: otherwise a replica with a
 //! broken network would take healthy workers from the others.
 
-/// What a replica found out about a worker by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// Answers probes, or delivers tokens.
-    Good,
-    /// Refused or dropped a connection, and no probe has passed since.
-    Unreachable,
-    /// Fails its probes.
-    Unhealthy,
-    /// Takes requests and delivers no token.
-    Stalled,
-    /// Fails requests: the breaker is not closed.
-    Ejected,
+named! {
+    /// What a replica found out about a worker by itself; the best first.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Claim {
+        /// Answers probes, or delivers tokens.
+        Good = "good",
+        /// Refused or dropped a connection, and no probe has passed since.
+        Unreachable = "unreachable",
+        /// Fails its probes.
+        Unhealthy = "unhealthy",
+        /// Takes requests and delivers no token.
+        Stalled = "stalled",
+        /// Fails requests: the breaker is not closed.
+        Ejected = "ejected",
+    }
 }
 
 impl Claim {
-    /// All claims, the best first.
-    pub const ALL: [Self; 5] = [
-        Self::Good,
-        Self::Unreachable,
-        Self::Unhealthy,
-        Self::Stalled,
-        Self::Ejected,
-    ];
-
     /// Whether it speaks against the worker.
     pub const fn is_bad(self) -> bool {
         !matches!(self, Self::Good)
-    }
-
-    /// Label in metrics and the admin API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Good => "good",
-            Self::Unreachable => "unreachable",
-            Self::Unhealthy => "unhealthy",
-            Self::Stalled => "stalled",
-            Self::Ejected => "ejected",
-        }
     }
 }
 

@@ -20,25 +20,16 @@ impl Default for ProbeSettings {
     }
 }
 
-/// What probes say of a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Health {
-    /// Not probed yet, or not often enough: used like a healthy worker.
-    Unknown,
-    /// Answers.
-    Healthy,
-    /// Does not answer.
-    Unhealthy,
-}
-
-impl Health {
-    /// Label in metrics and the admin API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Healthy => "healthy",
-            Self::Unhealthy => "unhealthy",
-        }
+named! {
+    /// What probes say of a worker.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Health {
+        /// Not probed yet, or not often enough: used like a healthy worker.
+        Unknown = "unknown",
+        /// Answers.
+        Healthy = "healthy",
+        /// Does not answer.
+        Unhealthy = "unhealthy",
     }
 }
 

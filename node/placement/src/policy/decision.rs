@@ -8,40 +8,29 @@ use crate::{
     rate::Rate,
 };
 
-/// Whether a worker may take a request, before load is looked at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
-    /// Healthy or not yet probed.
-    #[default]
-    Usable,
-    /// At its own limit of requests in flight, or asked to be left alone for a while (`Retry-After`).
-    Full,
-    /// Failing probes, its breaker waits for a trial, or it delivers no tokens.
-    Unhealthy,
-    /// Its breaker is open: requests failed there, and it is left alone for a time.
-    Resting,
-    /// It refuses or drops connections.
-    Unreachable,
-    /// Another replica claims so, and this one knows no better: used when no other can be.
-    Doubted,
-    /// Leaves, or is not to be used yet: no new requests.
-    Draining,
+named! {
+    /// Whether a worker may take a request, before load is looked at.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Standing {
+        /// Healthy or not yet probed.
+        #[default]
+        Usable = "usable",
+        /// At its own limit of requests in flight, or asked to be left alone for a while (`Retry-After`).
+        Full = "full",
+        /// Failing probes, its breaker waits for a trial, or it delivers no tokens.
+        Unhealthy = "unhealthy",
+        /// Its breaker is open: requests failed there, and it is left alone for a time.
+        Resting = "resting",
+        /// It refuses or drops connections.
+        Unreachable = "unreachable",
+        /// Another replica claims so, and this one knows no better: used when no other can be.
+        Doubted = "doubted",
+        /// Leaves, or is not to be used yet: no new requests.
+        Draining = "draining",
+    }
 }
 
 impl Standing {
-    /// Name in the admin API and in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Usable => "usable",
-            Self::Full => "full",
-            Self::Unhealthy => "unhealthy",
-            Self::Resting => "resting",
-            Self::Unreachable => "unreachable",
-            Self::Doubted => "doubted",
-            Self::Draining => "draining",
-        }
-    }
-
     /// This replica found out itself that something is wrong.
     pub const fn is_bad(self) -> bool {
         matches!(self, Self::Unhealthy | Self::Resting | Self::Unreachable)
@@ -95,84 +84,42 @@ pub struct Candidate {
     pub kv_tokens: Option<u64>,
 }
 
-/// Why a worker was chosen. Labels of a metric: stable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// The home of the key.
-    Home,
-    /// Home of an explicit session, policy `sticky`.
-    Sticky,
-    /// The home is usable, another worker is cheaper.
-    SpillPrice,
-    /// The home is at the bound on requests in flight.
-    SpillBound,
-    /// The home is at its own limit.
-    SpillFull,
-    /// The home's cache has no room for the prompt, policy `least_kv`.
-    SpillRoom,
-    /// The home is unhealthy, doubted, or was tried.
-    Failover,
-    /// The home starts slowly and has all that it may have for now.
-    SlowStart,
-    /// The home is draining.
-    Drain,
-    /// Another worker holds more of the prompt, policies `prefix` and `least_kv`.
-    Evidence,
-    /// Longest known match, policy `cache_aware`.
-    LongestMatch,
-    /// No match is long enough, and least is known of this worker, policy `cache_aware`.
-    SmallestTree,
-    /// Policy `least_request`.
-    LeastRequest,
-    /// Policy `power_of_two`.
-    PowerOfTwo,
-    /// Policy `random`.
-    Random,
-    /// Policy `round_robin`, or `sticky` without a session.
-    RoundRobin,
-}
-
-impl Reason {
-    /// Every reason.
-    pub const ALL: [Self; 16] = [
-        Self::Home,
-        Self::Sticky,
-        Self::SpillPrice,
-        Self::SpillBound,
-        Self::SpillFull,
-        Self::SpillRoom,
-        Self::Failover,
-        Self::SlowStart,
-        Self::Drain,
-        Self::Evidence,
-        Self::LongestMatch,
-        Self::SmallestTree,
-        Self::LeastRequest,
-        Self::PowerOfTwo,
-        Self::Random,
-        Self::RoundRobin,
-    ];
-
-    /// Label in metrics, headers and the admin API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Home => "home",
-            Self::Sticky => "sticky",
-            Self::SpillPrice => "spill_price",
-            Self::SpillBound => "spill_bound",
-            Self::SpillFull => "spill_full",
-            Self::SpillRoom => "spill_room",
-            Self::Failover => "failover",
-            Self::SlowStart => "slow_start",
-            Self::Drain => "drain",
-            Self::Evidence => "evidence",
-            Self::LongestMatch => "longest_match",
-            Self::SmallestTree => "smallest_tree",
-            Self::LeastRequest => "least_request",
-            Self::PowerOfTwo => "power_of_two",
-            Self::Random => "random",
-            Self::RoundRobin => "round_robin",
-        }
+named! {
+    /// Why a worker was chosen. Labels of a metric: stable.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Reason {
+        /// The home of the key.
+        Home = "home",
+        /// Home of an explicit session, policy `sticky`.
+        Sticky = "sticky",
+        /// The home is usable, another worker is cheaper.
+        SpillPrice = "spill_price",
+        /// The home is at the bound on requests in flight.
+        SpillBound = "spill_bound",
+        /// The home is at its own limit.
+        SpillFull = "spill_full",
+        /// The home's cache has no room for the prompt, policy `least_kv`.
+        SpillRoom = "spill_room",
+        /// The home is unhealthy, doubted, or was tried.
+        Failover = "failover",
+        /// The home starts slowly and has all that it may have for now.
+        SlowStart = "slow_start",
+        /// The home is draining.
+        Drain = "drain",
+        /// Another worker holds more of the prompt, policies `prefix` and `least_kv`.
+        Evidence = "evidence",
+        /// Longest known match, policy `cache_aware`.
+        LongestMatch = "longest_match",
+        /// No match is long enough, and least is known of this worker, policy `cache_aware`.
+        SmallestTree = "smallest_tree",
+        /// Policy `least_request`.
+        LeastRequest = "least_request",
+        /// Policy `power_of_two`.
+        PowerOfTwo = "power_of_two",
+        /// Policy `random`.
+        Random = "random",
+        /// Policy `round_robin`, or `sticky` without a session.
+        RoundRobin = "round_robin",
     }
 }
 
@@ -236,19 +183,21 @@ impl Decision {
     }
 }
 
-/// Why no worker can take a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoWorker {
-    /// The pool has no workers.
-    Empty,
-    /// All that could be used were tried.
-    Tried,
-    /// All that are left are at their own limit: back-pressure, not failure.
-    Full,
-    /// All that are left are unhealthy.
-    Unhealthy,
-    /// All are draining.
-    Draining,
+named! {
+    /// Why no worker can take a request.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum NoWorker {
+        /// The pool has no workers.
+        Empty = "empty",
+        /// All that could be used were tried.
+        Tried = "tried",
+        /// All that are left are at their own limit: back-pressure, not failure.
+        Full = "full",
+        /// All that are left are unhealthy.
+        Unhealthy = "unhealthy",
+        /// All are draining.
+        Draining = "draining",
+    }
 }
 
 impl NoWorker {
@@ -259,17 +208,6 @@ impl NoWorker {
         match other {
             Self::Full => other,
             _ => self,
-        }
-    }
-
-    /// Label in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Empty => "empty",
-            Self::Tried => "tried",
-            Self::Full => "full",
-            Self::Unhealthy => "unhealthy",
-            Self::Draining => "draining",
         }
     }
 }

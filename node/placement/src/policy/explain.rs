@@ -40,46 +40,30 @@ pub struct Row {
     pub verdict: Verdict,
 }
 
-/// How a worker fared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// This worker takes the request.
-    Chosen,
-    /// It could have: another was preferred.
-    Eligible,
-    /// At the bound on requests in flight.
-    OverBound,
-    /// Its cache has no room for the prompt, policy `least_kv`.
-    NoRoom,
-    /// An earlier attempt failed here.
-    Tried,
-    /// At its own limit.
-    Full,
-    /// Failing probes, its breaker is open, it delivers no tokens, or it refuses connections.
-    Unhealthy,
-    /// Another replica says so.
-    Doubted,
-    /// It starts slowly and has all that it may have for now.
-    SlowStart,
-    /// Leaves.
-    Draining,
-}
-
-impl Verdict {
-    /// Name in the admin API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Chosen => "chosen",
-            Self::Eligible => "eligible",
-            Self::OverBound => "over_bound",
-            Self::NoRoom => "no_room",
-            Self::Tried => "tried",
-            Self::Full => "full",
-            Self::Unhealthy => "unhealthy",
-            Self::Doubted => "doubted",
-            Self::SlowStart => "slow_start",
-            Self::Draining => "draining",
-        }
+named! {
+    /// How a worker fared.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Verdict {
+        /// This worker takes the request.
+        Chosen = "chosen",
+        /// It could have: another was preferred.
+        Eligible = "eligible",
+        /// At the bound on requests in flight.
+        OverBound = "over_bound",
+        /// Its cache has no room for the prompt, policy `least_kv`.
+        NoRoom = "no_room",
+        /// An earlier attempt failed here.
+        Tried = "tried",
+        /// At its own limit.
+        Full = "full",
+        /// Failing probes, its breaker is open, it delivers no tokens, or it refuses connections.
+        Unhealthy = "unhealthy",
+        /// Another replica says so.
+        Doubted = "doubted",
+        /// It starts slowly and has all that it may have for now.
+        SlowStart = "slow_start",
+        /// Leaves.
+        Draining = "draining",
     }
 }
 

@@ -36,59 +36,33 @@ pub use roles::{DECODE_POLICY, RolePolicies};
 pub use settings::{Bound, CacheAware, HashBound, PolicySettings, Price};
 pub use view::View;
 
-/// How a worker is chosen. Cluster-wide. Names are vllm-router's where it has the policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
-    /// Home by prefix, left only at a price: the default.
-    #[default]
-    Prefix,
-    /// Home by session, user or prefix; left only when it cannot be used.
-    ConsistentHash,
-    /// Longest known prefix, least known worker when none is long enough; vllm-router's rule.
-    CacheAware,
-    /// Home by session; without a session, round robin.
-    Sticky,
-    /// Fewest requests in flight for its weight.
-    LeastRequest,
-    /// Least context in flight, with room in the cache and the least to transfer: for workers that decode.
-    LeastKv,
-    /// The less loaded of two drawn.
-    PowerOfTwo,
-    /// Drawn by weight.
-    Random,
-    /// One after the other, weights apart.
-    RoundRobin,
+named! {
+    /// How a worker is chosen. Cluster-wide. Names are vllm-router's where it has the policy.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Policy {
+        /// Home by prefix, left only at a price: the default.
+        #[default]
+        Prefix = "prefix",
+        /// Home by session, user or prefix; left only when it cannot be used.
+        ConsistentHash = "consistent_hash",
+        /// Longest known prefix, least known worker when none is long enough; vllm-router's rule.
+        CacheAware = "cache_aware",
+        /// Home by session; without a session, round robin.
+        Sticky = "sticky",
+        /// Fewest requests in flight for its weight.
+        LeastRequest = "least_request",
+        /// Least context in flight, with room in the cache and the least to transfer: for workers that decode.
+        LeastKv = "least_kv",
+        /// The less loaded of two drawn.
+        PowerOfTwo = "power_of_two",
+        /// Drawn by weight.
+        Random = "random",
+        /// One after the other, weights apart.
+        RoundRobin = "round_robin",
+    }
 }
 
 impl Policy {
-    /// All policies, in the order of the documentation.
-    pub const ALL: [Self; 9] = [
-        Self::Prefix,
-        Self::ConsistentHash,
-        Self::CacheAware,
-        Self::Sticky,
-        Self::LeastRequest,
-        Self::LeastKv,
-        Self::PowerOfTwo,
-        Self::Random,
-        Self::RoundRobin,
-    ];
-
-    /// Name in configuration and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Prefix => "prefix",
-            Self::ConsistentHash => "consistent_hash",
-            Self::CacheAware => "cache_aware",
-            Self::Sticky => "sticky",
-            Self::LeastRequest => "least_request",
-            Self::LeastKv => "least_kv",
-            Self::PowerOfTwo => "power_of_two",
-            Self::Random => "random",
-            Self::RoundRobin => "round_robin",
-        }
-    }
-
     /// Whether it looks at whole caches, and not only at what they hold of a prompt
     /// ([`crate::PrefixIndex::fill_caches`]).
     pub const fn looks_at_caches(self) -> bool {

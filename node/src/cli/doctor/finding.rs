@@ -3,26 +3,19 @@
 use std::cmp::Reverse;
 
 use clap::ValueEnum;
+use grapevine_placement::named;
 use serde_json::{Value, json};
 
-/// How bad a finding is; later ones are worse.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(super) enum Severity {
-    /// Good to know; nothing needs to be done.
-    Info,
-    /// It works, and should be otherwise.
-    Advice,
-    /// Something does not work, or soon will not.
-    Problem,
-}
-
-impl Severity {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Info => "info",
-            Self::Advice => "advice",
-            Self::Problem => "problem",
-        }
+named! {
+    /// How bad a finding is; later ones are worse.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+    pub(super) enum Severity {
+        /// Good to know; nothing needs to be done.
+        Info = "info",
+        /// It works, and should be otherwise.
+        Advice = "advice",
+        /// Something does not work, or soon will not.
+        Problem = "problem",
     }
 }
 

@@ -156,7 +156,7 @@ fn golden(name: &str, found: &str) {
 #[test]
 fn every_view_is_as_it_was_looked_at() {
     for view in View::ALL {
-        let name = view.title().to_lowercase().replace(' ', "-");
+        let name = view.as_str().to_lowercase().replace(' ', "-");
         golden(&name, &frame(&mut shown(view), 120, 40));
     }
     golden("overview-small", &frame(&mut shown(View::Overview), 60, 16));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use grapevine_gossip::dry_run::{DryRunAnswer, KeyParts};
-use grapevine_placement::{Digest, Explanation, Key, Row, Verdict as Fared};
+use grapevine_placement::{Digest, Explanation, Key, Row, Verdict as Fared, named};
 
 use crate::cluster::pool::Pool;
 
@@ -45,54 +45,30 @@ impl Sample {
     }
 }
 
-/// The outcome of one comparison. Labels of a metric: stable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// The same worker.
-    Same,
-    /// The cluster-wide settings differ: a mistake in the configuration.
-    Settings,
-    /// The worker sets differ.
-    Membership,
-    /// Another home, because different prefixes are hot.
-    Heat,
-    /// One replica knows more of what workers hold.
-    Evidence,
-    /// One replica passes over a worker that the other one would use.
-    Health,
-    /// All of that is equal: the load of the workers looks different.
-    Load,
-    /// The peer gave no decision.
-    Unanswered,
+named! {
+    /// The outcome of one comparison. Labels of a metric: stable.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Verdict {
+        /// The same worker.
+        Same = "same",
+        /// The cluster-wide settings differ: a mistake in the configuration.
+        Settings = "settings",
+        /// The worker sets differ.
+        Membership = "membership",
+        /// Another home, because different prefixes are hot.
+        Heat = "heat",
+        /// One replica knows more of what workers hold.
+        Evidence = "evidence",
+        /// One replica passes over a worker that the other one would use.
+        Health = "health",
+        /// All of that is equal: the load of the workers looks different.
+        Load = "load",
+        /// The peer gave no decision.
+        Unanswered = "unanswered",
+    }
 }
 
 impl Verdict {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Same,
-        Self::Settings,
-        Self::Membership,
-        Self::Heat,
-        Self::Evidence,
-        Self::Health,
-        Self::Load,
-        Self::Unanswered,
-    ];
-
-    /// Label in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Same => "same",
-            Self::Settings => "settings",
-            Self::Membership => "membership",
-            Self::Heat => "heat",
-            Self::Evidence => "evidence",
-            Self::Health => "health",
-            Self::Load => "load",
-            Self::Unanswered => "unanswered",
-        }
-    }
-
     /// Compares a peer's decision with ours; `settings` is our fingerprint.
     pub fn of(sample: &Sample, answer: &DryRunAnswer, settings: Digest) -> Self {
         let decision = sample.explanation.decision.as_ref().ok();

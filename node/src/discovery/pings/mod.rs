@@ -15,6 +15,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use grapevine_placement::named;
 use grapevine_transfer::ping::Ping;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -39,54 +40,28 @@ metrics! {
     }
 }
 
-/// What became of a ping, or of what came in its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PingResult {
-    /// The worker's lease lasts on.
-    Renewed,
-    /// It cannot be a worker here: its address, or the registry is full.
-    Refused,
-    /// Neither prefill nor decode.
-    UnknownType,
-    /// No ping, or one with values out of range.
-    Malformed,
-    /// The connection was made to wait, because it sent too many.
-    TooOften,
-    /// Beyond the limits of sizes; the connection was closed.
-    TooLarge,
-    /// No ZeroMQ, or not as it should be; the connection was closed.
-    Violation,
-    /// The connection was closed after a handshake that did not end, or silence.
-    Silent,
-    /// The connection was closed at once: there are as many as there may be.
-    NoRoom,
-}
-
-impl PingResult {
-    const ALL: [Self; 9] = [
-        Self::Renewed,
-        Self::Refused,
-        Self::UnknownType,
-        Self::Malformed,
-        Self::TooOften,
-        Self::TooLarge,
-        Self::Violation,
-        Self::Silent,
-        Self::NoRoom,
-    ];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Renewed => "renewed",
-            Self::Refused => "refused",
-            Self::UnknownType => "unknown_type",
-            Self::Malformed => "malformed",
-            Self::TooOften => "too_often",
-            Self::TooLarge => "too_large",
-            Self::Violation => "violation",
-            Self::Silent => "silent",
-            Self::NoRoom => "no_room",
-        }
+named! {
+    /// What became of a ping, or of what came in its place.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum PingResult {
+        /// The worker's lease lasts on.
+        Renewed = "renewed",
+        /// It cannot be a worker here: its address, or the registry is full.
+        Refused = "refused",
+        /// Neither prefill nor decode.
+        UnknownType = "unknown_type",
+        /// No ping, or one with values out of range.
+        Malformed = "malformed",
+        /// The connection was made to wait, because it sent too many.
+        TooOften = "too_often",
+        /// Beyond the limits of sizes; the connection was closed.
+        TooLarge = "too_large",
+        /// No ZeroMQ, or not as it should be; the connection was closed.
+        Violation = "violation",
+        /// The connection was closed after a handshake that did not end, or silence.
+        Silent = "silent",
+        /// The connection was closed at once: there are as many as there may be.
+        NoRoom = "no_room",
     }
 }
 

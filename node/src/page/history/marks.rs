@@ -3,28 +3,21 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use grapevine_placement::named;
+
 /// Marks that are kept; the oldest goes first.
 pub const MARKS_MAX: usize = 256;
 
-/// What a mark says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// Something stopped working.
-    Fault,
-    /// It works again.
-    Repair,
-    /// Somebody changed something.
-    Change,
-}
-
-impl Kind {
-    /// For people, and as a class of the style sheet.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Fault => "fault",
-            Self::Repair => "repair",
-            Self::Change => "change",
-        }
+named! {
+    /// What a mark says.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Kind {
+        /// Something stopped working.
+        Fault = "fault",
+        /// It works again.
+        Repair = "repair",
+        /// Somebody changed something.
+        Change = "change",
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use grapevine_placement::named;
+
 use super::workers::short;
 use crate::page::history::marks::{Kind, Mark};
 use crate::page::history::tracks::{ReplicaSample, WorkerSample};
@@ -16,34 +18,25 @@ pub struct Line {
     pub points: Vec<(Duration, f32)>,
 }
 
-/// What the numbers of a chart are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
-    /// Things.
-    Count,
-    /// Things a second.
-    PerSecond,
-    /// Seconds.
-    Seconds,
-    /// 0 to 1, shown in percent.
-    Share,
+named! {
+    /// What the numbers of a chart are.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Unit {
+        /// Things.
+        Count = "count",
+        /// Things a second.
+        PerSecond = "per_second",
+        /// Seconds.
+        Seconds = "seconds",
+        /// 0 to 1, shown in percent.
+        Share = "share",
+    }
 }
 
 impl Unit {
-    /// Its name in the admin API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Count => "count",
-            Self::PerSecond => "per_second",
-            Self::Seconds => "seconds",
-            Self::Share => "share",
-        }
-    }
-
     /// The unit of that name.
     pub fn named(name: &str) -> Option<Self> {
-        let all = [Self::Count, Self::PerSecond, Self::Seconds, Self::Share];
-        all.into_iter().find(|unit| unit.as_str() == name)
+        Self::ALL.into_iter().find(|unit| unit.as_str() == name)
     }
 
     /// A value for people: `120 ms`, `87 %`.

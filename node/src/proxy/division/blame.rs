@@ -4,34 +4,23 @@
 //! is closed (measured: after 36 ms and after 10 s). What tells them apart is which of the two has handed over or taken
 //! over any KV since the other one last did.
 
+use grapevine_placement::named;
 use http::StatusCode;
 use tokio::time::Instant;
 
 use crate::upstream::Worker;
 use crate::upstream::failure::Failure;
 
-/// Who is to blame for a transfer that failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::proxy) enum Fault {
-    /// The worker that computed the prompt: others get nothing from it either.
-    Prefill,
-    /// The worker that was to answer.
-    Decode,
-    /// Either: what is known of both is equally old.
-    Unknown,
-}
-
-impl Fault {
-    /// All of them.
-    pub(in crate::proxy) const ALL: [Self; 3] = [Self::Prefill, Self::Decode, Self::Unknown];
-
-    /// Label in metrics.
-    pub(in crate::proxy) fn as_str(self) -> &'static str {
-        match self {
-            Self::Prefill => "prefill",
-            Self::Decode => "decode",
-            Self::Unknown => "unknown",
-        }
+named! {
+    /// Who is to blame for a transfer that failed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(in crate::proxy) enum Fault {
+        /// The worker that computed the prompt: others get nothing from it either.
+        Prefill = "prefill",
+        /// The worker that was to answer.
+        Decode = "decode",
+        /// Either: what is known of both is equally old.
+        Unknown = "unknown",
     }
 }
 

@@ -69,25 +69,16 @@ pub enum AttemptOutcome {
     Failure,
 }
 
-/// State of a [`Breaker`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BreakerState {
-    /// Requests pass.
-    Closed,
-    /// No request passes.
-    Open,
-    /// One request at a time passes, as a trial.
-    HalfOpen,
-}
-
-impl BreakerState {
-    /// Label in metrics and the admin API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Open => "open",
-            Self::HalfOpen => "half_open",
-        }
+named! {
+    /// State of a [`Breaker`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum BreakerState {
+        /// Requests pass.
+        Closed = "closed",
+        /// No request passes.
+        Open = "open",
+        /// One request at a time passes, as a trial.
+        HalfOpen = "half_open",
     }
 }
 

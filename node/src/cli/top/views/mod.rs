@@ -203,7 +203,7 @@ fn tabs(app: &App, area: Rect, buffer: &mut Buffer) -> Rect {
     let theme = theme(app);
     let (at, rest) = cut(area, 1);
     let width = |short: bool| -> usize {
-        let title = |view: &View| 4 + if short { 0 } else { view.title().len() };
+        let title = |view: &View| 4 + if short { 0 } else { view.as_str().len() };
         View::ALL.iter().map(title).sum()
     };
     let is_short = width(false) > usize::from(at.width);
@@ -212,7 +212,7 @@ fn tabs(app: &App, area: Rect, buffer: &mut Buffer) -> Rect {
         let is_this = view == app.view;
         let text = match is_short && !is_this {
             true => format!(" {} ", number + 1),
-            false => format!(" {} {} ", number + 1, view.title()),
+            false => format!(" {} {} ", number + 1, view.as_str()),
         };
         let style = match is_this {
             true => theme.head().add_modifier(Modifier::REVERSED),
