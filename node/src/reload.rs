@@ -139,9 +139,6 @@ impl Reload {
         mut wishes: mpsc::Receiver<Wish>,
         phase: Phase,
     ) {
-        for result in ["loaded", "failed"] {
-            drop(self.counter(result));
-        }
         // What the cluster takes the file's workers to be, as far as this replica has seen to it: what it found at its
         // start, then what it read. A reading writes what differs from that, so that a file that did not change writes
         // nothing over what another replica has read since.

@@ -11,10 +11,10 @@ metrics! {
     /// Requests with which workers ended.
     pub QuarantineMetrics {
         queries_of_death: Family<ResultLabels, Counter>,
-            "queries_of_death", "Requests with which workers ended, by what came of it";
+            "queries_of_death", "Requests with which workers ended, by what came of it",
+            ResultLabels { result } in ["found", "excused", "reported", "refused", "lifted"];
         quarantined: Gauge, "quarantined", "Requests that no worker gets, for a time";
     }
-    then QuarantineMetrics::begin
 }
 
 metrics! {
@@ -27,7 +27,8 @@ metrics! {
         ring_digest: Gauge, "ring_digest", "Digest of all rings; equal on replicas that agree";
         prefix_index_entries: Gauge, "prefix_index_entries", "Prefixes that workers are expected to hold";
         prefix_index_events: Family<EventLabels, Counter>,
-            "prefix_index_events", "Entries that were forgotten or refused, and answers that corrected";
+            "prefix_index_events", "Entries that were forgotten or refused, and answers that corrected",
+            EventLabels { event } in ["evicted", "crowded_out", "expired", "refused", "spared", "corrected"];
         hot_prefixes: Gauge, "hot_prefixes", "Prefixes that are counted as warm over the whole cluster";
         heat_digest: Gauge, "heat_digest", "Digest of the counts of warm prefixes";
         replicas_unheard: Gauge, "replicas_unheard", "Live replicas that this one does not hear";
@@ -54,16 +55,6 @@ metrics! {
 }
 
 impl QuarantineMetrics {
-    /// From the start, since `increase()` does not see a series that begins with 1.
-    fn begin(&self) {
-        for result in ["found", "excused", "reported", "refused", "lifted"] {
-            drop(
-                self.queries_of_death
-                    .get_or_create(&ResultLabels { result }),
-            );
-        }
-    }
-
     /// Counts a request with which workers ended.
     pub fn query_of_death(&self, result: &'static str) {
         let labels = ResultLabels { result };
@@ -74,18 +65,5 @@ impl QuarantineMetrics {
 impl ClusterMetrics {
     fn begin(&self) {
         self.agreement_ratio.set(f64::NAN);
-        for event in [
-            "evicted",
-            "crowded_out",
-            "expired",
-            "refused",
-            "spared",
-            "corrected",
-        ] {
-            drop(
-                self.prefix_index_events
-                    .get_or_create(&EventLabels { event }),
-            );
-        }
     }
 }

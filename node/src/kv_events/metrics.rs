@@ -39,17 +39,22 @@ metrics! {
         events: Family<EventLabels, Counter>,
             "kv_events", "Blocks that workers stored or removed, by what became of them";
         messages: Family<ResultLabels, Counter>,
-            "kv_event_messages", "Messages of KV events, by whether they were applied or had come before";
+            "kv_event_messages", "Messages of KV events, by whether they were applied or had come before",
+            ResultLabels { result } in [APPLIED, REPEATED];
         bytes: Counter, "kv_event_received" Bytes, "Bytes of KV events that were received";
         gaps: Counter, "kv_event_gaps", "Times that messages of a worker were missing";
         replays: Family<ResultLabels, Counter>,
-            "kv_event_replays", "Replays that were asked of workers, by result";
+            "kv_event_replays", "Replays that were asked of workers, by result",
+            ResultLabels { result } in [COMPLETE, FAILED];
         forgotten: Family<ReasonLabels, Counter>,
-            "kv_caches_forgotten", "Times that all that was known of an engine's cache was forgotten, by reason";
+            "kv_caches_forgotten", "Times that all that was known of an engine's cache was forgotten, by reason",
+            ReasonLabels { reason } in [Cause::Restart.as_str(), Cause::Gap.as_str(), Fault::Unreadable.as_str(), LEFT];
         handovers: Family<ResultLabels, Counter>,
-            "kv_handovers", "Starts of this replica, by whether a peer gave it what it knows of caches";
+            "kv_handovers", "Starts of this replica, by whether a peer gave it what it knows of caches",
+            ResultLabels { result } in [TAKEN, NOBODY, FAILED];
         faults: Family<ReasonLabels, Counter>,
-            "kv_event_faults", "Connections and messages of KV events that were not as they should be, by reason";
+            "kv_event_faults", "Connections and messages of KV events that were not as they should be, by reason",
+            ReasonLabels { reason } in Fault::ALL.map(Fault::as_str);
         engines: Family<StateLabels, Gauge>,
             "kv_engines", "Engines that publish KV events, by what is known of their caches";
         blocks: Family<WorkerLabels, Gauge>, "kv_blocks", "Blocks that a worker is known to hold";
@@ -62,10 +67,12 @@ metrics! {
             "Blocks that came with a text's name, by what was known of the text";
         decisions: Family<ResultLabels, Counter>,
             "kv_decisions",
-            "Placements on workers that publish KV events, by what was believed of their caches: events, or evidence";
+            "Placements on workers that publish KV events, by what was believed of their caches: events, or evidence",
+            ResultLabels { result } in [EVENTS, EVIDENCE];
         predictions: Family<ResultLabels, Counter>,
             "kv_predictions",
-            "Answers that report cached tokens, by whether they are those that the events had said (exact: within a block)";
+            "Answers that report cached tokens, by whether they are those that the events had said (exact: within a block)",
+            ResultLabels { result } in [EXACT, OVER, UNDER];
         predicted: Counter, "kv_predicted_tokens", "Cached tokens that events had said of these";
         missed: Counter, "kv_prediction_error_tokens", "Sum of the differences to what the answers reported";
         disbelieved: Counter,
@@ -102,38 +109,10 @@ impl KvMetrics {
     /// There from the start, so that nothing is a zero and not a gap.
     fn begin(&self) {
         self.count(&Applied::default());
-        for result in [APPLIED, REPEATED] {
-            drop(self.messages.get_or_create(&ResultLabels { result }));
-        }
-        for result in [COMPLETE, FAILED] {
-            drop(self.replays.get_or_create(&ResultLabels { result }));
-        }
-        let unreadable = Fault::Unreadable.as_str();
-        for reason in [
-            Cause::Restart.as_str(),
-            Cause::Gap.as_str(),
-            unreadable,
-            LEFT,
-        ] {
-            drop(self.forgotten.get_or_create(&ReasonLabels { reason }));
-        }
-        for fault in Fault::ALL {
-            let reason = fault.as_str();
-            drop(self.faults.get_or_create(&ReasonLabels { reason }));
-        }
         self.show_engines([0; Knowledge::ALL.len()], 0);
         use Learned::{Agrees, Contradicts, Followed, Unrooted};
         for learned in [Followed, Agrees, Contradicts, Unrooted] {
             self.learned(learned, 0);
-        }
-        for result in [TAKEN, NOBODY, FAILED] {
-            drop(self.handovers.get_or_create(&ResultLabels { result }));
-        }
-        for result in [EVENTS, EVIDENCE] {
-            drop(self.decisions.get_or_create(&ResultLabels { result }));
-        }
-        for result in [EXACT, OVER, UNDER] {
-            drop(self.predictions.get_or_create(&ResultLabels { result }));
         }
     }
 

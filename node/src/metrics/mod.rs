@@ -72,15 +72,17 @@ pub fn register<M: Metric>(
     }
 }
 
-/// Declares the metrics of a part: `pub Type { field: Kind = start value, "name" Unit, "help"; ... } then first_steps`.
-/// The start value may be left out, the unit, and what is done with the handles once they are registered.
+/// Declares the metrics of a part: `pub Type { field: Kind = start value, "name" Unit, "help", Labels { label } in values; ... }
+/// then first_steps`. The start value may be left out, the unit, the series that are there from the start (`increase()` does
+/// not see one that begins with 1), and what is done with the handles once they are registered.
 macro_rules! metrics {
     (
         $(#[doc = $about:literal])*
         $vis:vis $Type:ident {
             $(
                 $(#[doc = $more:literal])*
-                $field:ident: $T:ty $(= $start:expr)?, $name:literal $($unit:ident)?, $help:literal;
+                $field:ident: $T:ty $(= $start:expr)?, $name:literal $($unit:ident)?, $help:literal
+                    $(, $Labels:ident { $label:ident } in $values:expr)?;
             )*
         }
         $(then $begin:path)?
@@ -114,6 +116,9 @@ macro_rules! metrics {
                     let metric = metrics.$field.clone();
                     $crate::metrics::register(registry, $name, unit, $help, metric);
                 })*
+                $($(for $label in $values {
+                    drop(metrics.$field.get_or_create(&$Labels { $label }));
+                })?)*
                 $($begin(&metrics);)?
                 metrics
             }

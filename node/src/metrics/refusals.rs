@@ -42,27 +42,16 @@ pub const FAILED: &str = "failed";
 metrics! {
     /// Errors and limits.
     pub RefusalMetrics {
-        errors: Family<ErrorLabels, Counter>, "errors", "Errors that the router itself answered with";
-        worker_errors: Family<ResultLabels, Counter>, "worker_errors", "Errors of workers that clients got as they were";
-        limits_reached: Family<LimitLabels, Counter>, "limits_reached", "Times a limit was reached";
+        errors: Family<ErrorLabels, Counter>, "errors", "Errors that the router itself answered with",
+            ErrorLabels { code } in ErrorKind::ALL.map(ErrorKind::code);
+        worker_errors: Family<ResultLabels, Counter>, "worker_errors", "Errors of workers that clients got as they were",
+            ResultLabels { result } in [BUSY, FAILED];
+        limits_reached: Family<LimitLabels, Counter>, "limits_reached", "Times a limit was reached",
+            LimitLabels { limit } in LIMITS;
     }
-    then RefusalMetrics::begin
 }
 
 impl RefusalMetrics {
-    /// From the start, since `increase()` does not see a series that begins with 1.
-    fn begin(&self) {
-        for code in ErrorKind::ALL.map(ErrorKind::code) {
-            drop(self.errors.get_or_create(&ErrorLabels { code }));
-        }
-        for result in [BUSY, FAILED] {
-            drop(self.worker_errors.get_or_create(&ResultLabels { result }));
-        }
-        for limit in LIMITS {
-            drop(self.limits_reached.get_or_create(&LimitLabels { limit }));
-        }
-    }
-
     /// Counts an error that the router itself answers with.
     pub fn own_error(&self, kind: ErrorKind) {
         let code = kind.code();

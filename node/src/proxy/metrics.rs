@@ -30,11 +30,12 @@ metrics! {
     pub DetourMetrics {
         response_searches: Family<ResultLabels, Counter>,
             "response_searches",
-            "Requests about a response that one worker holds, by how that worker was found";
+            "Requests about a response that one worker holds, by how that worker was found",
+            ResultLabels { result } in SEARCH_RESULTS;
         failovers: Family<ResultLabels, Counter>,
-            "failovers", "Streams whose worker broke off where failover was wanted, by result";
+            "failovers", "Streams whose worker broke off where failover was wanted, by result",
+            ResultLabels { result } in ["continued", "finished"].into_iter().chain(Unmoved::ALL.map(Unmoved::as_str));
     }
-    then DetourMetrics::begin
 }
 
 /// All that requests count.
@@ -109,19 +110,6 @@ const SEARCH_RESULTS: [&str; 6] = [
 ];
 
 impl DetourMetrics {
-    fn begin(&self) {
-        for result in SEARCH_RESULTS {
-            drop(
-                self.response_searches
-                    .get_or_create(&ResultLabels { result }),
-            );
-        }
-        let reasons = Unmoved::ALL.map(Unmoved::as_str);
-        for result in ["continued", "finished"].into_iter().chain(reasons) {
-            drop(self.failovers.get_or_create(&ResultLabels { result }));
-        }
-    }
-
     /// Counts a search for the worker that holds a response.
     pub fn searched(&self, result: &'static str) {
         debug_assert!(SEARCH_RESULTS.contains(&result), "{result} is not listed");

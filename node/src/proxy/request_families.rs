@@ -33,16 +33,7 @@ metrics! {
             "From the head of a request to the choice of its worker, without waits in queues; reads its body";
         decision_seconds: Histogram = seconds(0.000_001, 18),
             "decision" Seconds, "The first placement decision of a request, key included";
-        placements: Family<ReasonLabels, Counter>, "placements", "Choices of a worker by reason";
-    }
-    then RequestFamilies::begin
-}
-
-impl RequestFamilies {
-    /// From the start, since `increase()` does not see a series that begins with 1.
-    fn begin(&self) {
-        for reason in Reason::ALL.map(Reason::as_str) {
-            drop(self.placements.get_or_create(&ReasonLabels { reason }));
-        }
+        placements: Family<ReasonLabels, Counter>, "placements", "Choices of a worker by reason",
+            ReasonLabels { reason } in Reason::ALL.map(Reason::as_str);
     }
 }

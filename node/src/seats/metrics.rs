@@ -7,22 +7,15 @@ metrics! {
     /// What is under way at the data port.
     pub TrafficMetrics {
         requests_active: Gauge, "requests_active", "Requests in progress on this replica";
-        proxy_headers: Family<ResultLabels, Counter>, "proxy_headers", "PROXY headers of connections by what they were";
+        proxy_headers: Family<ResultLabels, Counter>, "proxy_headers", "PROXY headers of connections by what they were",
+            ResultLabels { result } in ["proxied", "own", "malformed", "too_long", "late", "unasked"];
         connections: Gauge, "connections", "Open connections of clients";
         connections_shed: Family<PortLabels, Counter>,
             "connections_shed", "Idle connections that were closed for others, longest idle first";
     }
-    then TrafficMetrics::begin
 }
 
 impl TrafficMetrics {
-    /// From the start, since `increase()` does not see a series that begins with 1.
-    fn begin(&self) {
-        for result in ["proxied", "own", "malformed", "too_long", "late", "unasked"] {
-            drop(self.proxy_headers.get_or_create(&ResultLabels { result }));
-        }
-    }
-
     /// Counts what a connection's PROXY header was.
     pub fn proxy_header(&self, result: &'static str) {
         self.proxy_headers

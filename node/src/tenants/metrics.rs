@@ -35,12 +35,13 @@ metrics! {
         refusals: Family<TenantReasonLabels, Counter>,
             "tenant_refusals", "Requests of a tenant that were turned away, by reason";
         key_refusals: Family<ReasonLabels, Counter>,
-            "key_refusals", "Requests without a good key, by what was wrong";
+            "key_refusals", "Requests without a good key, by what was wrong",
+            ReasonLabels { reason } in KEY_FAULTS;
         keys: Gauge, "keys", "Keys of clients in the file";
-        loads: Family<ResultLabels, Counter>, "keys_loads", "Readings of a changed file of keys, by result";
+        loads: Family<ResultLabels, Counter>, "keys_loads", "Readings of a changed file of keys, by result",
+            ResultLabels { result } in ["good", "bad"];
         refused: Gauge, "keys_file_refused", "Whether the changed file of keys cannot be used, so that the former keys stay";
     }
-    then TenantMetrics::begin
 }
 
 /// The series of one tenant; they end with it.
@@ -55,15 +56,6 @@ impl TenantMetrics {
     /// Whether the changed file of keys cannot be used.
     pub fn is_file_refused(&self) -> bool {
         self.refused.get() > 0
-    }
-
-    fn begin(&self) {
-        for reason in KEY_FAULTS {
-            drop(self.key_refusals.get_or_create(&ReasonLabels { reason }));
-        }
-        for result in ["good", "bad"] {
-            drop(self.loads.get_or_create(&ResultLabels { result }));
-        }
     }
 
     pub(super) fn series(&self, tenant: &Arc<str>) -> TenantSeries {

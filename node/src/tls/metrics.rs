@@ -30,7 +30,8 @@ metrics! {
     /// TLS with clients, workers and replicas.
     pub TlsMetrics {
         /// And connections that spoke the wrong protocol.
-        handshakes: Family<ResultLabels, Counter>, "tls_handshakes", "TLS handshakes with clients by result";
+        handshakes: Family<ResultLabels, Counter>, "tls_handshakes", "TLS handshakes with clients by result",
+            ResultLabels { result } in ["ok", "failed", "late", "not_tls", "unexpected_tls"];
         reloads: Family<ReloadLabels, Counter>, "tls_reloads", "Certificates and keys that were read again";
         begins: Family<FilesLabels, Gauge>,
             "tls_certificate_begins" Seconds, "Begin of the certificate in use, since 1970";
@@ -39,17 +40,9 @@ metrics! {
         refused: Family<FilesLabels, Gauge>,
             "tls_files_refused", "Whether changed certificates or keys cannot be used, so that the former ones stay";
     }
-    then TlsMetrics::begin
 }
 
 impl TlsMetrics {
-    /// From the start, since `increase()` does not see a series that begins with 1.
-    fn begin(&self) {
-        for result in ["ok", "failed", "late", "not_tls", "unexpected_tls"] {
-            drop(self.handshakes.get_or_create(&ResultLabels { result }));
-        }
-    }
-
     /// Counts a handshake with a client.
     pub fn handshake(&self, result: &'static str) {
         self.handshakes

@@ -71,9 +71,9 @@ metrics! {
         models_left_alone: Gauge,
             "models_left_alone", "Models of which every usable worker is sent nothing until a time that it named";
         token_probes: Family<ResultLabels, Counter>,
-            "token_probes", "Stalled or silent workers asked for a token, by what came of it";
+            "token_probes", "Stalled or silent workers asked for a token, by what came of it",
+            ResultLabels { result } in TokenProbeResult::ALL.map(TokenProbeResult::as_str);
     }
-    then HealthMetrics::begin
 }
 
 named! {
@@ -90,14 +90,6 @@ named! {
 }
 
 impl HealthMetrics {
-    /// There from the start, so that a count of 0 differs from none.
-    fn begin(&self) {
-        for result in TokenProbeResult::ALL {
-            let result = result.as_str();
-            drop(self.token_probes.get_or_create(&ResultLabels { result }));
-        }
-    }
-
     /// Sets what is known of a worker now.
     pub fn show(&self, worker: &Worker) {
         let report = worker.health.report();

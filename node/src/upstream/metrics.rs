@@ -64,9 +64,9 @@ metrics! {
         in_flight: Family<WorkerLabels, Gauge>, "worker_in_flight", "Requests in flight from this replica";
         in_flight_cluster: Family<WorkerLabels, FloatGauge>,
             "worker_in_flight_cluster", "Requests in flight from all replicas, as the others last reported them";
-        probes: Family<ResultLabels, Counter>, "probes", "Health checks that this replica made, by result";
+        probes: Family<ResultLabels, Counter>, "probes", "Health checks that this replica made, by result",
+            ResultLabels { result } in ["good", "bad"];
     }
-    then WorkerMetrics::begin
 }
 
 /// All that is counted of workers.
@@ -304,13 +304,6 @@ fn token_labels(worker: &Arc<str>, model: &Arc<str>, source: &'static str) -> To
 }
 
 impl WorkerMetrics {
-    /// From the start, since `increase()` does not see a series that begins with 1.
-    fn begin(&self) {
-        for result in ["good", "bad"] {
-            drop(self.probes.get_or_create(&ResultLabels { result }));
-        }
-    }
-
     /// Sets what a worker has in hand.
     pub fn show(&self, worker: &Arc<str>, own: i64, of_cluster: f64) {
         let labels = WorkerLabels::of(worker);

@@ -9,17 +9,19 @@ metrics! {
     /// Warm-ups.
     pub WarmupMetrics {
         ended: Family<ResultLabels, Counter>,
-            "warm_ups", "Warm-ups of joining workers by this replica, by result";
+            "warm_ups", "Warm-ups of joining workers by this replica, by result",
+            ResultLabels { result } in End::ALL.map(End::as_str);
         seconds: Histogram = seconds(0.01, 17),
             "warm_up" Seconds, "Warm-up of a joining worker, from its registration";
         prompts: Family<ResultLabels, Counter>,
-            "warm_up_prompts", "Prompts for joining workers, by result";
+            "warm_up_prompts", "Prompts for joining workers, by result",
+            ResultLabels { result } in PROMPT_RESULTS;
         prompts_kept: Gauge, "hot_prompts", "Hot prompts in memory for warm-ups";
         prompts_kept_bytes: Gauge, "hot_prompts" Bytes, "Memory of hot prompts";
         prompt_events: Family<EventLabels, Counter>,
-            "hot_prompt_events", "Hot prompts kept, or why not, and forgotten";
+            "hot_prompt_events", "Hot prompts kept, or why not, and forgotten",
+            EventLabels { event } in PROMPT_EVENTS;
     }
-    then WarmupMetrics::begin
 }
 
 /// What may become of a prompt for a joining worker.
@@ -42,18 +44,3 @@ const PROMPT_EVENTS: [&str; 7] = [
     "unreadable",
     "cooled",
 ];
-
-impl WarmupMetrics {
-    /// All of them from the start, so that the first of each is seen as a rise.
-    fn begin(&self) {
-        for result in End::ALL.map(End::as_str) {
-            drop(self.ended.get_or_create(&ResultLabels { result }));
-        }
-        for result in PROMPT_RESULTS {
-            drop(self.prompts.get_or_create(&ResultLabels { result }));
-        }
-        for event in PROMPT_EVENTS {
-            drop(self.prompt_events.get_or_create(&EventLabels { event }));
-        }
-    }
-}

@@ -12,7 +12,8 @@ metrics! {
     pub SplitMetrics {
         /// `pair`, or why one worker had all of it.
         ways: Family<ReasonLabels, Counter>,
-            "split_requests", "Requests for models with prefill and decode workers, by the way that they took";
+            "split_requests", "Requests for models with prefill and decode workers, by the way that they took",
+            ReasonLabels { reason } in WAYS.into_iter().chain(Indivisible::ALL.map(Indivisible::as_str));
         /// From the choice of the worker to the end of its answer.
         prefill_seconds: Histogram = seconds(0.001, 18),
             "prefill_leg" Seconds, "Time that a prefill worker took for a prompt";
@@ -22,25 +23,12 @@ metrics! {
             "Time from the beginning of a decode leg to its first token, transfer included";
         /// By who is to blame.
         transfer_failures: Family<ResultLabels, Counter>,
-            "transfer_failures", "Transfers of KV that failed, by the worker that is to blame";
+            "transfer_failures", "Transfers of KV that failed, by the worker that is to blame",
+            ResultLabels { result } in Fault::ALL.map(Fault::as_str);
         left: Counter, "prefill_blocks_left", "Prompts whose blocks were left on a prefill worker";
         left_uncounted: Counter,
             "prefill_blocks_left_uncounted", "The same beyond the number that is counted as load";
         held: Gauge, "prefill_blocks_held", "Prompts whose left blocks count as load of a prefill worker now";
-    }
-    then begin
-}
-
-/// Counters that are there from the start can be alarmed on.
-fn begin(metrics: &SplitMetrics) {
-    let indivisible = Indivisible::ALL.map(Indivisible::as_str);
-    for reason in WAYS.into_iter().chain(indivisible) {
-        drop(metrics.ways.get_or_create(&ReasonLabels { reason }));
-    }
-    for fault in Fault::ALL {
-        let result = fault.as_str();
-        let labels = ResultLabels { result };
-        drop(metrics.transfer_failures.get_or_create(&labels));
     }
 }
 
