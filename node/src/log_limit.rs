@@ -1,8 +1,8 @@
 //! At most one log line a second for one cause, however often it happens. Each time is counted elsewhere.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Least time between two lines.
@@ -16,7 +16,7 @@ impl LogLimit {
     /// Whether a line may be written now; if so, the next pause begins.
     pub(crate) fn allows_line(&self) -> bool {
         let now = Instant::now();
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         let allowed = last.is_none_or(|last| now.duration_since(last) >= PAUSE);
         if allowed {
             *last = Some(now);

@@ -5,9 +5,10 @@
 //! with it, and the same view or file would end it again.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::thread;
 
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 use tracing::error;
@@ -40,7 +41,7 @@ impl Standing {
         F: Future<Output = ()> + Send + 'static,
     {
         let lost = self.lost.clone();
-        lost.lock().entry(name).or_insert(false);
+        lost.0.lock().entry(name).or_insert(false);
         tracker.spawn(async move {
             let _watched = Watched { name, lost };
             task.await;
@@ -65,21 +66,17 @@ pub struct LostTasks(Arc<Mutex<BTreeMap<&'static str, bool>>>);
 impl LostTasks {
     /// Those that a panic ended, in order.
     pub fn names(&self) -> Vec<&'static str> {
-        let all = self.lock();
+        let all = self.0.lock();
         let lost = all.iter().filter(|(_, is_lost)| **is_lost);
         lost.map(|(name, _)| *name).collect()
     }
 
     /// All that were started, in order, and whether a panic ended them.
     pub fn all(&self) -> Vec<(&'static str, bool)> {
-        let all = self.lock();
+        let all = self.0.lock();
         all.iter()
             .map(|(name, is_lost)| (*name, *is_lost))
             .collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, bool>> {
-        self.0.lock().expect("no holder of this lock panics")
     }
 }
 
@@ -95,7 +92,7 @@ impl Drop for Watched {
         if !thread::panicking() {
             return;
         }
-        if self.lost.lock().insert(self.name, true) != Some(true) {
+        if self.lost.0.lock().insert(self.name, true) != Some(true) {
             error!(
                 task = self.name,
                 "a task of this replica ended with the panic above: what it did is missed until the replica starts again"

@@ -6,9 +6,10 @@
 //! Nobody routes by the view meanwhile: a replica is not ready before it has both, or waited in vain.
 
 use std::cmp::Reverse;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rand::seq::SliceRandom;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
@@ -68,7 +69,8 @@ impl Bootstrap {
             }
             let is_everybody = has_asked_seeds && linked.len() >= net.transport.dialled();
             if self
-                .asked()
+                .asked
+                .lock()
                 .are_newcomers_all(&linked, is_everybody, waited)
             {
                 let deadline = self.driver.started() + SNAPSHOT_WITHIN;
@@ -78,15 +80,11 @@ impl Bootstrap {
                 continue;
             }
             linked.shuffle(&mut rand::rng());
-            let next = self.asked().next(&linked, |id| is_ready(net, id));
+            let next = self.asked.lock().next(&linked, |id| is_ready(net, id));
             if let Some(peer) = next {
                 net.transport.spawn(self.clone().take_all(peer));
             }
         }
-    }
-
-    fn asked(&self) -> std::sync::MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn take_all(self, peer: ReplicaId) {
@@ -100,7 +98,7 @@ impl Bootstrap {
         };
         let syncs = &self.driver.metrics().syncs;
         syncs.get_or_create(&Why { reason }).inc();
-        self.asked().ended(&peer, how);
+        self.asked.lock().ended(&peer, how);
         // Who failed is not asked before the next round.
         if how == Ended::Newcomer {
             self.is_newcomer.notify_one();

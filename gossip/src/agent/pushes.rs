@@ -4,9 +4,10 @@
 //! whatever is in it; without this, a thousand workers that are added at once would be a thousand of each. And a peer bans
 //! who pushes too often: changes that are written one after the other go together, too, once they come faster than that.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
@@ -65,7 +66,7 @@ struct Change {
 impl Pushes {
     /// Takes a change. True if the caller is to start a task that pushes.
     fn add(&self, change: Change) -> bool {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         waiting.changes.push(change);
         let starts = waiting.under_way < UNDER_WAY_MAX;
         waiting.under_way += usize::from(starts);
@@ -74,7 +75,7 @@ impl Pushes {
 
     /// All that waits, once peers take it; with nothing, the task that asks is over.
     fn next(&self, now: Instant) -> Next {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         if waiting.changes.is_empty() {
             waiting.under_way -= 1;
             return Next::End;
@@ -87,17 +88,12 @@ impl Pushes {
 
     /// So many frames are pushed now.
     fn spend(&self, frames: usize) {
-        self.lock().pace.spend(frames);
+        self.0.lock().pace.spend(frames);
     }
 
     /// Drops all that waits: its writers learn that nobody confirmed it.
     fn clear(&self) {
-        self.lock().changes.clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Each change under the lock is whole before anything could panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().changes.clear();
     }
 }
 
@@ -199,7 +195,7 @@ mod tests {
             let ack = timeout(LIMIT, put).await.expect("answered").expect("room");
             assert_eq!((ack.confirmed_by, ack.replicated), (0, false));
         }
-        assert!(agent.0.pushes.lock().changes.is_empty());
+        assert!(agent.0.pushes.0.lock().changes.is_empty());
     }
 
     /// Written one after the other, a thousand a second: each goes at once as long as peers take it so, then some together.

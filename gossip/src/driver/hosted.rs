@@ -1,8 +1,9 @@
 //! A plane in the hands of the driver.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::plane::Plane;
@@ -33,16 +34,12 @@ impl<P: Plane + ?Sized> Hosted<P> {
     /// The plane, to look at. What changes it goes through [`Agent::with`](crate::Agent::with).
     pub fn lock(&self) -> MutexGuard<'_, P> {
         // A plane that panicked has changed its state by whole calls into pure parts until then.
-        self.plane.lock().unwrap_or_else(PoisonError::into_inner)
+        self.plane.lock()
     }
 
     /// The same, unless somebody has it already.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, P>> {
-        match self.plane.try_lock() {
-            Ok(plane) => Some(plane),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.plane.try_lock()
     }
 }
 

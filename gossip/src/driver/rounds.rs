@@ -1,7 +1,7 @@
 //! What the driver does by the clock: calls planes when their time has come, and looks round for all of them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
@@ -95,11 +95,7 @@ impl Driver {
             plane.wake.notify_one();
         }
         let is_up = *net.membership.alive().borrow() && is_synced;
-        let mut hearing = self
-            .0
-            .hearing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut hearing = self.0.hearing.lock();
         let is_ready = hearing.judge(is_up, || self.hears_all(net), Instant::now());
         self.ready()
             .send_if_modified(|ready| std::mem::replace(ready, is_ready) != is_ready);

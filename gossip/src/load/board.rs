@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::common::{Common, OthersLoad};
 use super::frame::Load;
@@ -256,13 +258,13 @@ impl LoadBoard {
 
     /// A moment by another replica's clock of load, by ours; `None` for one whose clock is not known.
     pub fn moment_of(&self, replica: &ReplicaId, clock_us: u64) -> Option<Instant> {
-        let zero = *lock(&self.zeros).get(replica)?;
+        let zero = *self.zeros.lock().get(replica)?;
         zero.checked_add(Duration::from_micros(clock_us))
     }
 
     /// The common load as it was at a moment up to a quarter of a second ago; `None` if that is forgotten.
     pub fn past(&self, moment: Instant) -> Option<Past> {
-        lock(&self.changes).since(moment)
+        self.changes.lock().since(moment)
     }
 
     /// Whether the common load is to change by now, and has not yet: timers end late, by a millisecond or more.
@@ -279,7 +281,7 @@ impl LoadBoard {
 
     /// Takes another's clock as it shows by its latest frame.
     pub(super) fn set_zero(&self, replica: &ReplicaId, zero: Instant) {
-        let mut zeros = lock(&self.zeros);
+        let mut zeros = self.zeros.lock();
         match zeros.get_mut(replica) {
             Some(known) => *known = zero,
             None => drop(zeros.insert(replica.clone(), zero)),
@@ -288,7 +290,7 @@ impl LoadBoard {
 
     /// Forgets the clocks of all others but these.
     pub(super) fn keep_zeros(&self, is_known: impl Fn(&ReplicaId) -> bool) {
-        lock(&self.zeros).retain(|replica, _| is_known(replica));
+        self.zeros.lock().retain(|replica, _| is_known(replica));
     }
 
     /// Changes the common load of workers; what it was is remembered for a while.
@@ -297,7 +299,7 @@ impl LoadBoard {
         cells: impl Iterator<Item = (&'a WorkerId, &'a LoadCell, Common)>,
         now: Instant,
     ) {
-        let mut changes = lock(&self.changes);
+        let mut changes = self.changes.lock();
         for (worker, cell, common) in cells {
             let before = cell.common();
             if common != before {
@@ -329,13 +331,8 @@ impl LoadBoard {
     }
 
     fn cells(&self) -> MutexGuard<'_, BTreeMap<WorkerId, Arc<LoadCell>>> {
-        lock(&self.cells)
+        self.cells.lock()
     }
-}
-
-/// Every update of what is locked here is one call, so a panic elsewhere leaves it whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The values of a replica that was silent for this long count no more.

@@ -145,13 +145,13 @@ pub(super) fn replace(
 
 /// Steps 3 and 4.
 async fn renew_all(shared: Arc<Shared>, receiver: Arc<dyn Receiver>, round: u64) {
-    let mut ids = shared.peers().linked_ids();
+    let mut ids = shared.peers.lock().linked_ids();
     ids.shuffle(&mut rand::rng());
     for id in ids {
         if shared.identity.round.load(Ordering::Relaxed) != round {
             return; // a later one does all of it
         }
-        shared.peers().renew(&id);
+        shared.peers.lock().renew(&id);
         sleep(BETWEEN.mul_f64(0.5 + rand::random::<f64>())).await;
     }
     sleep(SETTLE).await;
@@ -167,7 +167,7 @@ fn cut(
     standing: Standing,
     reason: &'static str,
 ) {
-    let open = shared.peers().open();
+    let open = shared.peers.lock().open();
     for (id, open) in open {
         let is_hit = |connection: &Connection| shared.identity.judge(connection) == standing;
         let (hit, spared): (Vec<_>, Vec<_>) = open.into_iter().partition(is_hit);
@@ -178,8 +178,8 @@ fn cut(
         }
         if !hit.is_empty() && spared.is_empty() {
             tracing::error!(replica = %id, reason, "cut off a replica: its certificate is accepted no more");
-            shared.peers().leave(&id);
-            shared.peer_table().forget(&id, now());
+            shared.peers.lock().leave(&id);
+            shared.peer_table.lock().forget(&id, now());
             receiver.left(&id);
         }
     }

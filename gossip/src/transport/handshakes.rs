@@ -6,7 +6,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// Handshakes under way, by address.
 #[derive(Debug, Default)]
@@ -41,7 +43,7 @@ pub(super) struct Place {
 impl HandshakeLimiter {
     /// Somebody begins; `is_proven`: it has received what was sent to its address.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr, is_proven: bool) -> Admit {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         if !is_proven && waiting.all >= UNPROVEN {
             return Admit::Retry;
         }
@@ -56,15 +58,11 @@ impl HandshakeLimiter {
             address,
         })
     }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut waiting = self.limiter.waiting();
+        let mut waiting = self.limiter.waiting.lock();
         waiting.all -= 1;
         if let Some(of_address) = waiting.by_address.get_mut(&self.address) {
             *of_address -= 1;
@@ -106,8 +104,8 @@ mod tests {
         places.pop();
         assert!(matches!(limiter.enter(address(2), false), Admit::Accept(_)));
         drop(places);
-        assert_eq!(limiter.waiting().all, 0);
-        assert!(limiter.waiting().by_address.is_empty());
+        assert_eq!(limiter.waiting.lock().all, 0);
+        assert!(limiter.waiting.lock().by_address.is_empty());
     }
 
     #[test]

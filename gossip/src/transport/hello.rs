@@ -186,8 +186,8 @@ pub(super) async fn dial(
         .unwrap_or(Err(DialError::Silent));
     shared.handshake(result.as_ref().map_or_else(DialError::label, |_| "dialled"));
     match &result {
-        Ok(dialled) => shared.twins().accepted(&dialled.member.id),
-        Err(DialError::Twin { by, kept }) => shared.twins().refused(by, *kept, now()),
+        Ok(dialled) => shared.twins.lock().accepted(&dialled.member.id),
+        Err(DialError::Twin { by, kept }) => shared.twins.lock().refused(by, *kept, now()),
         Err(_) => {}
     }
     result
@@ -271,7 +271,8 @@ async fn greet(
     };
     make_place(shared, &member.id);
     shared
-        .peer_table()
+        .peer_table
+        .lock()
         .admit(&member, now())
         .map_err(|_| Some(DialError::NotAdmitted))?;
     Ok(Dialled {
@@ -368,13 +369,13 @@ async fn admit(
         }
         return Ok((shared.generation(), Ok(())));
     }
-    let greeted = shared.peer_table().greeted(&member.id, now());
+    let greeted = shared.peer_table.lock().greeted(&member.id, now());
     if greeted.is_ok() {
         match twins::later_than(shared, member, caller).await {
             // The earlier generation of a process that ended may be beyond all clocks.
             twins::Later::No => {
                 let unix_ms = shared.network.unix_ms();
-                shared.peer_table().disown(member, unix_ms, now());
+                shared.peer_table.lock().disown(member, unix_ms, now());
             }
             // It comes again above the other one, and is the later of two.
             twins::Later::Tie => {
@@ -391,7 +392,7 @@ async fn admit(
     if greeted.is_ok() {
         make_place(shared, &member.id);
     }
-    let mut table = shared.peer_table();
+    let mut table = shared.peer_table.lock();
     let seen = table.generation_seen(&member.id, now()).unwrap_or(0);
     let verdict = greeted.and_then(|()| table.admit(member, now()));
     Ok((seen, verdict))
@@ -399,16 +400,17 @@ async fn admit(
 
 /// Has a replica that was silent for long give way to one that proved itself and finds no place.
 fn make_place(shared: &Shared, id: &ReplicaId) {
-    if shared.peer_table().has_place(id) {
+    if shared.peer_table.lock().has_place(id) {
         return;
     }
-    let connected = shared.peers().connected();
+    let connected = shared.peers.lock().connected();
     let silent = shared
-        .peer_table()
+        .peer_table
+        .lock()
         .make_place(|id| connected.contains(id), now());
     if let Some(silent) = silent {
         tracing::info!(replica = %silent, "no place for another replica; forgot one that was silent for long");
-        shared.peers().leave(&silent);
+        shared.peers.lock().leave(&silent);
     }
 }
 
@@ -419,7 +421,7 @@ fn hints(shared: &Shared) -> Vec<PeerHint> {
         gossip_addr: shared.address,
     };
     std::iter::once(own)
-        .chain(shared.peers().hints())
+        .chain(shared.peers.lock().hints())
         .take(wire::HINTS_MAX)
         .collect()
 }

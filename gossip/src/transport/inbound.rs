@@ -20,7 +20,7 @@ pub(super) async fn accept(shared: Arc<Shared>, receiver: Arc<dyn Receiver>) {
     let limiter = Arc::<HandshakeLimiter>::default();
     while let Some(incoming) = shared.endpoint.accept().await {
         if is_full(
-            shared.peers().open_count(),
+            shared.peers.lock().open_count(),
             shared.endpoint.open_connections(),
         ) {
             shared.handshake("too_many");
@@ -94,12 +94,12 @@ async fn serve(
         process: caller.process,
         connection: connection.clone(),
     };
-    shared.peers().accepted(&member.id, open);
+    shared.peers.lock().accepted(&member.id, open);
     if !credentials::is_late(&shared, &connection) {
         peer::shown(&shared, &member.id, &connection);
     }
     read(&shared, &receiver, &member, &connection).await;
-    shared.peers().ended(&member.id);
+    shared.peers.lock().ended(&member.id);
     // Its message may be lost.
     if hello::is_leaving(&connection) {
         peer::leave(&shared, &receiver, &member.id, member.generation);
@@ -196,7 +196,8 @@ impl Link {
         }
         let verdict = self
             .shared
-            .peer_table()
+            .peer_table
+            .lock()
             .inspect(&self.member.id, bytes, now());
         match verdict {
             Ok(passed) => {
@@ -241,7 +242,8 @@ impl Link {
     fn allows(&self, lane: Lane, cost: usize) -> bool {
         let verdict = self
             .shared
-            .peer_table()
+            .peer_table
+            .lock()
             .allow(&self.member.id, lane, cost, now());
         verdict.map_err(|refused| self.refuse(refused)).is_ok()
     }
@@ -323,7 +325,7 @@ impl Link {
             answer.extend(self.shared.encode(&message).unwrap_or_default());
         }
         if is_registry {
-            let mut table = self.shared.peer_table();
+            let mut table = self.shared.peer_table.lock();
             table.answered(&self.member.id, answer.len(), now());
         }
         self.shared.metrics.sent(kind.plane, answer.len());
@@ -337,7 +339,12 @@ impl Link {
             return false;
         }
         // A push is a change, and answered in some bytes: however much its sender was answered before, it is taken.
-        let may = is_push || self.shared.peer_table().may_answer(&self.member.id, now());
+        let may = is_push
+            || self
+                .shared
+                .peer_table
+                .lock()
+                .may_answer(&self.member.id, now());
         if !may {
             self.shared.metrics.dropped("answer_withheld");
         }

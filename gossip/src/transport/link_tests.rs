@@ -155,7 +155,7 @@ struct Answered {
 async fn answered(question: Message, frames: Vec<Message>, share_is_spent: bool) -> Answered {
     let (bench, id, dialled) = linked_bench().await;
     if share_is_spent {
-        let mut table = bench.transport.shared.peer_table();
+        let mut table = bench.transport.shared.peer_table.lock();
         assert!(table.may_bring(&id, 1 << 30, now()), "it is full");
     }
     let answering = async {

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Remembers what was logged lately. Everything is counted elsewhere, too, so a line that is left out loses nothing.
@@ -17,7 +17,7 @@ impl LogLimit {
     /// True if a warning of this kind about this address is due now.
     pub(super) fn due(&self, address: SocketAddr, kind: &'static str) -> bool {
         let now = Instant::now();
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self.said.lock();
         said.retain(|_, at| now.duration_since(*at) < QUIET);
         if said.len() == REMEMBERED || said.contains_key(&(address, kind)) {
             return false;

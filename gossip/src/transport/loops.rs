@@ -6,8 +6,8 @@
 //! its own connection finds them here.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use quinn::Connection;
 
 /// Dials of this process that wait for an answer to their HELLO, and whether this process itself reads it.
@@ -30,7 +30,7 @@ impl Loops {
     pub(super) fn dialling(&self, connection: &Connection) -> Dialling<'_> {
         let mark = mark(connection);
         if let Some(mark) = mark {
-            self.dials().insert(mark, false);
+            self.dials.lock().insert(mark, false);
         }
         Dialling { loops: self, mark }
     }
@@ -38,20 +38,16 @@ impl Loops {
     /// Whether it was this process that dialled what it accepted here. Call it before HELLO is answered.
     pub(super) fn closes_with(&self, connection: &Connection) -> bool {
         let mark = mark(connection);
-        let mut dials = self.dials();
+        let mut dials = self.dials.lock();
         let dial = mark.and_then(|mark| dials.get_mut(&mark));
         dial.map(|is_own| *is_own = true).is_some()
-    }
-
-    fn dials(&self) -> MutexGuard<'_, HashMap<Mark, bool>> {
-        self.dials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Dialling<'_> {
     /// Whether it was this process that answered. Call it once HELLO was answered.
     pub(super) fn was_answered_here(&self) -> bool {
-        let dials = self.loops.dials();
+        let dials = self.loops.dials.lock();
         self.mark
             .and_then(|mark| dials.get(&mark).copied())
             .unwrap_or(false)
@@ -61,7 +57,7 @@ impl Dialling<'_> {
 impl Drop for Dialling<'_> {
     fn drop(&mut self) {
         if let Some(mark) = self.mark {
-            self.loops.dials().remove(&mark);
+            self.loops.dials.lock().remove(&mark);
         }
     }
 }

@@ -43,10 +43,11 @@ mod window;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use quinn::{Endpoint, EndpointConfig, TokioRuntime, VarInt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -242,7 +243,8 @@ impl Transport {
     pub(crate) fn send_gossip(&self, to: SocketAddr, bytes: Vec<u8>) {
         let sent = self
             .shared
-            .peers()
+            .peers
+            .lock()
             .at(to)
             .is_some_and(|peer| peer.enqueue(Queue::Urgent, "gossip", bytes.into()));
         if !sent {
@@ -260,12 +262,13 @@ impl Transport {
         let peers = match to {
             Some(id) => self
                 .shared
-                .peers()
+                .peers
+                .lock()
                 .linked_peer(id)
                 .cloned()
                 .into_iter()
                 .collect(),
-            None => self.shared.peers().linked(),
+            None => self.shared.peers.lock().linked(),
         };
         let Some(bytes) = self.shared.encode(message) else {
             return;
@@ -286,7 +289,7 @@ impl Transport {
 
     /// The open connections from here.
     pub(crate) fn open_links(&self) -> Vec<Link> {
-        self.shared.peers().open_links()
+        self.shared.peers.lock().open_links()
     }
 
     /// Sends a request to one peer and waits for its whole answer.
@@ -297,7 +300,8 @@ impl Transport {
     ) -> Result<Vec<Received>, RequestError> {
         let connection = self
             .shared
-            .peers()
+            .peers
+            .lock()
             .connection(to)
             .ok_or(RequestError::NotLinked)?;
         peer::request(&self.shared, to, &connection, message).await
@@ -305,12 +309,12 @@ impl Transport {
 
     /// Peers with an open connection from here.
     pub(crate) fn linked(&self) -> Vec<ReplicaId> {
-        self.shared.peers().linked_ids()
+        self.shared.peers.lock().linked_ids()
     }
 
     /// The shortest time of late to each connected peer.
     pub(crate) fn one_ways(&self) -> Vec<(ReplicaId, Duration)> {
-        let links = self.shared.peers().links().into_iter();
+        let links = self.shared.peers.lock().links().into_iter();
         let ways = links.map(|(peer, connection)| {
             let way = window::shortest_way(&connection);
             (peer, way)
@@ -320,14 +324,14 @@ impl Transport {
 
     /// The open connections that this replica dialled.
     pub(crate) fn seen_links(&self) -> Vec<SeenLink> {
-        let links = self.shared.peers().links().into_iter();
+        let links = self.shared.peers.lock().links().into_iter();
         let seen = links.map(|(peer, connection)| SeenLink::of(peer, &connection));
         seen.collect()
     }
 
     /// Seeds at none of whose addresses a replica lets this one in.
     pub(crate) fn silent_seeds(&self) -> Vec<SilentSeed> {
-        let silent = self.shared.silent_seeds();
+        let silent = self.shared.silent_seeds.lock();
         let silent = silent.iter().map(|(seed, (since, why))| SilentSeed {
             seed: seed.clone(),
             lasts: since.elapsed(),
@@ -354,22 +358,22 @@ impl Transport {
 
     /// Number of peers that are dialled, connected or not.
     pub(crate) fn dialled(&self) -> usize {
-        self.shared.peers().len()
+        self.shared.peers.lock().len()
     }
 
     /// Where a peer is dialled.
     pub(crate) fn address_of(&self, id: &ReplicaId) -> Option<SocketAddr> {
-        self.shared.peers().address(id)
+        self.shared.peers.lock().address(id)
     }
 
     /// The generation in which a peer proved itself, if it did.
     pub(crate) fn generation_of(&self, id: &ReplicaId) -> Option<u64> {
-        self.shared.peer_table().generation(id)
+        self.shared.peer_table.lock().generation(id)
     }
 
     /// Ids under which this replica saw two processes.
     pub(crate) fn twins(&self) -> Vec<Twin> {
-        self.shared.twins().twins(now())
+        self.shared.twins.lock().twins(now())
     }
 
     /// The process that the cluster keeps instead of this one.
@@ -379,14 +383,14 @@ impl Transport {
 
     /// Gives the judge of chitchat's messages how far our own keys have come; call it before a peer can have seen them.
     pub(crate) fn own_version(&self, version: u64) {
-        self.shared.peer_table().own_version(version);
+        self.shared.peer_table.lock().own_version(version);
     }
 
     /// The gossip task starts again under a higher generation: every peer gets a new HELLO.
     pub(crate) fn renew(&self, generation: u64) {
         self.shared.generation.store(generation, Ordering::Relaxed);
-        self.shared.peer_table().renew(generation);
-        self.shared.peers().close_links(Close::Renewed);
+        self.shared.peer_table.lock().renew(generation);
+        self.shared.peers.lock().close_links(Close::Renewed);
     }
 
     /// Takes another certificate, other roots or other revocations into use; false if they are those
@@ -434,29 +438,9 @@ impl Transport {
 }
 
 impl Shared {
-    fn peers(&self) -> MutexGuard<'_, Peers> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn silent_seeds(&self) -> MutexGuard<'_, BTreeMap<String, seeds::Silent>> {
-        self.silent_seeds
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn peer_table(&self) -> MutexGuard<'_, PeerTable> {
-        self.peer_table
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn twins(&self) -> MutexGuard<'_, Sightings> {
-        self.twins.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn kept_instead(&self) -> Option<SocketAddr> {
-        let connected = self.peers().linked_ids().len();
-        self.twins().kept_instead(connected, now())
+        let connected = self.peers.lock().linked_ids().len();
+        self.twins.lock().kept_instead(connected, now())
     }
 
     fn generation(&self) -> u64 {
@@ -496,7 +480,7 @@ impl Shared {
         }
         if refused.cut {
             tracing::error!(replica = %from, %address, reason, "cut off a replica that keeps sending refused messages");
-            self.peers().cut(from);
+            self.peers.lock().cut(from);
         }
     }
 
@@ -512,7 +496,7 @@ impl Shared {
 
     /// Scores an offence found elsewhere than in chitchat's messages.
     fn strike(&self, from: &ReplicaId, address: SocketAddr, reason: Reason) {
-        let refused = self.peer_table().strike(from, reason, now());
+        let refused = self.peer_table.lock().strike(from, reason, now());
         self.offence(from, address, refused);
     }
 }

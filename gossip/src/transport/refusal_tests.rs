@@ -138,7 +138,7 @@ async fn a_replica_that_refuses_counts_once() {
         assert_eq!((by.as_str(), told), ("a", kept()));
     }
     let kept_by = |connected| {
-        let mut twins = bench.transport.shared.twins();
+        let mut twins = bench.transport.shared.twins.lock();
         twins.kept_instead(connected, now())
     };
     assert_eq!(kept_by(1), None, "one replica against one connection");

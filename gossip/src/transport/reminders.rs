@@ -64,7 +64,7 @@ fn of_authority(urgency: Urgency, end: SystemTime, now: SystemTime) {
 
 /// One line for each peer that is connected; its own log has the same line, but may be read by nobody.
 fn of_peers(shared: &Shared, reminders: &mut Reminders, now: SystemTime) {
-    for (id, connection) in shared.peers().links() {
+    for (id, connection) in shared.peers.lock().links() {
         let Some(leaf) = credentials::leaf_of(&connection) else {
             continue;
         };

@@ -7,10 +7,11 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::hello::{self, DialError, Dialled};
@@ -53,11 +54,7 @@ impl Asked {
 
     /// Whether one answers with whom no certificates fit.
     pub(super) fn is_unfit(&self) -> bool {
-        self.unfit().is_some_and(|at| at.elapsed() < UNFIT_FOR)
-    }
-
-    fn unfit(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.unfit.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unfit.lock().is_some_and(|at| at.elapsed() < UNFIT_FOR)
     }
 }
 
@@ -122,9 +119,9 @@ impl Seed {
             // A name that means this replica as well, which always answers, is silent where all the others are.
             if is_heard || !is_missed {
                 heard = Instant::now();
-                self.shared.silent_seeds().remove(&self.name);
+                self.shared.silent_seeds.lock().remove(&self.name);
             } else {
-                let mut silent = self.shared.silent_seeds();
+                let mut silent = self.shared.silent_seeds.lock();
                 let known = silent.entry(self.name.clone());
                 known.or_insert((heard, None)).1 = self.why.take();
             }
@@ -172,7 +169,7 @@ impl Seed {
         if address == self.shared.address {
             return Some(Answer::Itself);
         }
-        let peers = self.shared.peers();
+        let peers = self.shared.peers.lock();
         if peers.at(address).is_some() {
             return Some(Answer::Peer);
         }
@@ -208,7 +205,7 @@ impl Seed {
             Err(error) => {
                 hello::report(&self.shared, address, &self.name, &error);
                 if error.is_unfit() {
-                    *self.shared.seeds.unfit() = Some(Instant::now());
+                    *self.shared.seeds.unfit.lock() = Some(Instant::now());
                 }
                 if !matches!(error, DialError::Silent) {
                     self.why = Some(error.to_string());

@@ -24,7 +24,7 @@ pub(super) async fn give_up_links(shared: Arc<Shared>) {
                 ?pause,
                 "this process was stopped; connecting to every replica again"
             );
-            shared.peers().close_links(Close::Done);
+            shared.peers.lock().close_links(Close::Done);
         }
     }
 }

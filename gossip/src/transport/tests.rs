@@ -235,7 +235,7 @@ async fn a_new_replica_finds_a_place_among_those_that_were_killed() {
             generation: 5,
             address: bench.transport.address(),
         };
-        let mut table = bench.transport.shared.peer_table();
+        let mut table = bench.transport.shared.peer_table.lock();
         table.admit(&killed, long_ago).expect("a place");
     }
     let (_endpoint, _connection, answer) = bench.hello("a", "demo", 5).await;
@@ -519,7 +519,7 @@ fn what_has_ended_keeps_no_peer_out() {
 #[tokio::test]
 async fn only_open_connections_with_peers_are_counted() {
     let bench = Bench::new().await;
-    let count = || bench.transport.shared.peers().open_count();
+    let count = || bench.transport.shared.peers.lock().open_count();
     let (_endpoint, connection) = bench.connect().await;
     assert_eq!(count(), 0, "without HELLO it is nobody's");
     let (_other, again, _) = bench.hello("a", "demo", 5).await;

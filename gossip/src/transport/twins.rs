@@ -53,7 +53,7 @@ pub(super) struct Caller {
 
 /// Looks for a later process of this id than the one that sends HELLO.
 pub(super) async fn later_than(shared: &Shared, member: &Member, caller: Caller) -> Later {
-    let mut known = shared.peers().connections_of(&member.id);
+    let mut known = shared.peers.lock().connections_of(&member.id);
     let same = caller.generations(&known);
     let beside = known.iter().filter(|open| {
         open.generation == member.generation && is_from_elsewhere(&open.connection, caller.address)
@@ -104,7 +104,7 @@ fn is_from_elsewhere(other: &Connection, from: SocketAddr) -> bool {
 pub(super) fn refuse(shared: &Shared, id: &ReplicaId, connection: &Connection, kept: TwinKept) {
     connection.close(Close::Twin.code(), kept.to_string().as_bytes());
     shared.handshake("twin");
-    shared.twins().cut_off(
+    shared.twins.lock().cut_off(
         Twin {
             replica: id.clone(),
             kept: kept.address,
@@ -122,8 +122,8 @@ pub(super) fn cut_off_earlier(
     connection: &Connection,
 ) {
     let from = caller.address;
-    shared.twins().let_in(&member.id, from);
-    let mut earlier = shared.peers().connections_of(&member.id);
+    shared.twins.lock().let_in(&member.id, from);
+    let mut earlier = shared.peers.lock().connections_of(&member.id);
     let same = caller.generations(&earlier);
     earlier.retain(|open| open.generation < member.generation && !same.contains(&open.generation));
     if earlier.is_empty() {
@@ -156,8 +156,8 @@ pub(super) fn cut_off_earlier(
 pub(super) fn may_outrun(shared: &Shared, by: &ReplicaId, seen: u64) -> bool {
     // Peers that refused a moment ago are among them.
     shared.kept_instead();
-    let is_kept = shared.twins().may_outrun(seen, now());
-    is_kept || shared.peer_table().may_outrun(by, seen, now())
+    let is_kept = shared.twins.lock().may_outrun(seen, now());
+    is_kept || shared.peer_table.lock().may_outrun(by, seen, now())
 }
 
 /// This process met another one under its own id.
@@ -172,7 +172,7 @@ pub(super) fn meet(shared: &Shared, generation: u64, address: SocketAddr) {
             address,
             generation,
         };
-        shared.twins().met(kept, now());
+        shared.twins.lock().met(kept, now());
         (address, own)
     } else {
         (own, address)
@@ -183,7 +183,7 @@ pub(super) fn meet(shared: &Shared, generation: u64, address: SocketAddr) {
         kept,
         cut_off,
     };
-    shared.twins().cut_off(twin, now());
+    shared.twins.lock().cut_off(twin, now());
 }
 
 /// Whether the process at the other end of one of these answers something that is sent now.

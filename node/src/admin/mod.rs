@@ -57,9 +57,10 @@ mod turns;
 mod wanted;
 mod workers;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use grapevine_gossip::Agent;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 

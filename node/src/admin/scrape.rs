@@ -1,6 +1,6 @@
 //! The answer to `GET /metrics`: gauges that follow from other state, and then everything.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -56,7 +56,7 @@ impl Admin {
     /// read.
     pub fn exposition(&self) -> String {
         // Some are cleared before they are set.
-        let _one = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.reading.lock();
         self.show_process();
         self.metrics
             .cluster

@@ -4,10 +4,11 @@
 //! queue takes no more bytes than are still free for bodies.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::queue::Claim;
@@ -75,7 +76,7 @@ impl ModelQueues {
 
     /// A request waits in this model's queue.
     pub(super) fn is_waited_for(&self, model: &str) -> bool {
-        !self.are_empty() && self.queues().contains_key(model)
+        !self.are_empty() && self.queues.lock().contains_key(model)
     }
 
     /// The models for which requests wait, with their queues.
@@ -83,7 +84,7 @@ impl ModelQueues {
         if self.are_empty() {
             return Vec::new();
         }
-        let queues = self.queues();
+        let queues = self.queues.lock();
         let queues = queues.iter();
         queues
             .map(|(model, model_queue)| (Arc::clone(model), Arc::clone(&model_queue.queue)))
@@ -92,7 +93,7 @@ impl ModelQueues {
 
     /// How many wait, by model.
     pub(super) fn lengths(&self) -> Vec<(Arc<str>, u32)> {
-        let queues = self.queues();
+        let queues = self.queues.lock();
         let queues = queues.iter();
         queues
             .map(|(model, model_queue)| (Arc::clone(model), model_queue.waiting))
@@ -118,7 +119,7 @@ impl ModelQueues {
         if self.are_empty() {
             return;
         }
-        let queues = self.queues();
+        let queues = self.queues.lock();
         let wakes = self.wakes.fetch_add(1, Ordering::Relaxed);
         let begin = wakes % queues.len().max(1);
         let in_turn = queues
@@ -134,7 +135,7 @@ impl ModelQueues {
         bytes: u64,
         bytes_free: u64,
     ) -> Result<InQueue<'a>, TurnedAway> {
-        let mut queues = self.queues();
+        let mut queues = self.queues.lock();
         let held = queues.get(model).map_or(0, |model_queue| model_queue.bytes);
         if held.saturating_add(bytes) > bytes_free {
             return Err(TurnedAway::Heavy);
@@ -156,15 +157,11 @@ impl ModelQueues {
             bytes,
         })
     }
-
-    fn queues(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, ModelQueue>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for InQueue<'_> {
     fn drop(&mut self) {
-        let mut queues = self.queues.queues();
+        let mut queues = self.queues.queues.lock();
         if let Some(model_queue) = queues.get_mut(self.model) {
             model_queue.waiting -= 1;
             model_queue.bytes -= self.bytes;
@@ -211,7 +208,7 @@ mod tests {
                 let take = || (room.swap(0, Ordering::SeqCst) > 0).then_some(());
                 let taken = queues.wait(&name.into(), wait, take).await;
                 taken.expect("there is room in time");
-                served.lock().expect("no panic").push(name);
+                served.lock().push(name);
             }));
         }
         let length = || -> u32 { queues.lengths().iter().map(|(_, waiting)| waiting).sum() };
@@ -227,7 +224,7 @@ mod tests {
         for task in tasks {
             task.await.expect("no panic");
         }
-        let served = served.lock().expect("no panic");
+        let served = served.lock();
         assert!(served[..EACH].contains(&"all"), "{served:?}");
         assert!(served[..EACH].contains(&"some"), "{served:?}");
     }

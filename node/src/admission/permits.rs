@@ -5,9 +5,10 @@
 //! `places` decides whose turn it is. A request that gives something back wakes the first of that queue, and a new
 //! request takes nothing for which another waits that goes first.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::model_queues::{ModelQueues, Wait};
@@ -81,7 +82,7 @@ impl Permits {
 
     /// So many places from now on.
     pub(super) fn resize(&self, all: u32) {
-        self.places().resize(all);
+        self.places.lock().resize(all);
         self.wake();
     }
 
@@ -92,7 +93,7 @@ impl Permits {
         }
         {
             // Both under the lock: of two tasks with different models one is the last with both.
-            let mut places = self.places();
+            let mut places = self.places.lock();
             if Arc::ptr_eq(&self.models.swap(Arc::clone(models)), models) {
                 return;
             }
@@ -142,7 +143,7 @@ impl Permits {
         let to = Holder::Model(Arc::clone(model));
         let others_wait = self.at_models.is_waited_for(model);
         let changed = {
-            let mut places = self.places();
+            let mut places = self.places.lock();
             if let Some(from) = permit.holder.take() {
                 places.give_back(&from);
             }
@@ -170,11 +171,11 @@ impl Permits {
 
     /// Requests of each model that have a place.
     pub(super) fn held(&self) -> Vec<(Arc<str>, u32)> {
-        self.places().held()
+        self.places.lock().held()
     }
 
     fn take(&self, holder: &Holder, waits: bool) -> Option<()> {
-        self.take_of(&mut self.places(), holder, waits)
+        self.take_of(&mut self.places.lock(), holder, waits)
     }
 
     /// `waits`: it is the first of its queue, so of those with equal turns it is not behind.
@@ -208,16 +209,12 @@ impl Permits {
         if self.door.is_empty() && self.at_models.are_empty() {
             return;
         }
-        let waiting = self.waiting(&self.places());
+        let waiting = self.waiting(&self.places.lock());
         match waiting.into_iter().min_by_key(|(_, turn, _)| *turn) {
             Some((_, _, Some(queue))) => queue.wake(),
             Some((_, _, None)) => self.door.wake(),
             None => {}
         }
-    }
-
-    fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -231,7 +228,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(holder) = self.holder.take() {
-            self.permits.places().give_back(&holder);
+            self.permits.places.lock().give_back(&holder);
             self.permits.wake();
         }
         self.permits.at_workers.wake_all();

@@ -4,10 +4,11 @@
 //! or not, wakes the next, so that a queue never sleeps while there is something to have. A waiting request owns its
 //! place in the queue and gives it up by being dropped.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -100,7 +101,7 @@ impl WaitQueue {
     pub(super) fn wake(&self) {
         // Sequentially consistent with `join`, which counts itself before it looks: one of both sees the other.
         if !self.is_empty()
-            && let Some((_, woken)) = self.order().head()
+            && let Some((_, woken)) = self.order.lock().head()
         {
             woken.notify_one();
         }
@@ -112,7 +113,7 @@ impl WaitQueue {
         if self.is_empty() {
             return;
         }
-        let mut order = self.order();
+        let mut order = self.order.lock();
         let head = |order: &Queue<_>| order.head().map(|(ticket, _)| ticket);
         let before = head(&order);
         order.charge(more);
@@ -124,7 +125,7 @@ impl WaitQueue {
     }
 
     fn join(&self, claim: Claim, woken: &Arc<Notify>) -> Result<QueuedRequest<'_>, TurnedAway> {
-        let mut order = self.order();
+        let mut order = self.order.lock();
         match order.push(claim, Arc::clone(woken)) {
             Ok((ticket, displaced)) => {
                 self.waiting.store(order.len(), Ordering::SeqCst);
@@ -139,15 +140,11 @@ impl WaitQueue {
             Err(_) => Err(TurnedAway::Full),
         }
     }
-
-    fn order(&self) -> MutexGuard<'_, Queue<Arc<Notify>>> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl QueuedRequest<'_> {
     fn position(&self) -> QueuePosition {
-        let order = self.queue.order();
+        let order = self.queue.order.lock();
         match order.head() {
             Some((head, _)) if head == self.ticket => QueuePosition::Head,
             _ if order.contains(self.ticket) => QueuePosition::Behind,
@@ -156,13 +153,13 @@ impl QueuedRequest<'_> {
     }
 
     fn served(self) {
-        self.queue.order().serve(self.ticket);
+        self.queue.order.lock().serve(self.ticket);
     }
 }
 
 impl Drop for QueuedRequest<'_> {
     fn drop(&mut self) {
-        let mut order = self.queue.order();
+        let mut order = self.queue.order.lock();
         order.remove(self.ticket);
         self.queue.waiting.store(order.len(), Ordering::SeqCst);
         if let Some((_, next)) = order.head() {

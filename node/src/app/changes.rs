@@ -1,6 +1,6 @@
 //! Which settings parts follow while the replica runs.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use crate::config::Config;
 use crate::live::Live;
@@ -13,7 +13,7 @@ pub(super) struct Changes(Mutex<Vec<Apply>>);
 impl Changes {
     /// Something to be done.
     pub(super) fn on(&self, follow: impl Fn(&Config) + Send + Sync + 'static) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.push(Box::new(follow));
     }
 
@@ -31,7 +31,7 @@ impl Changes {
 
     /// All of it, in order; for the one that reads configurations.
     pub(super) fn take(&self) -> Apply {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let all = std::mem::take(&mut *all);
         Box::new(move |config| all.iter().for_each(|follow| follow(config)))
     }

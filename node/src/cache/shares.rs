@@ -1,7 +1,8 @@
 //! How much of the cache each tenant holds, so that one cannot crowd out the others.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard};
+
+use parking_lot::Mutex;
 
 use super::key::CacheKey;
 
@@ -42,7 +43,7 @@ impl Shares {
         bytes_max: u64,
     ) -> Option<Booked> {
         let room = bytes_max.checked_sub(bytes.into())?;
-        let mut tenants = self.tenants();
+        let mut tenants = self.0.lock();
         tenants.latest += 1;
         let number = tenants.latest;
         let share = tenants.holding.entry(tenant.into()).or_default();
@@ -60,7 +61,7 @@ impl Shares {
 
     /// An answer left. False: for a newer one of its tenant, by [`Booked::leaving`].
     pub(super) fn give_back(&self, tenant: &[u8], number: u64) -> bool {
-        let mut tenants = self.tenants();
+        let mut tenants = self.0.lock();
         let Some(share) = tenants.holding.get_mut(tenant) else {
             return false;
         };
@@ -72,10 +73,6 @@ impl Shares {
             tenants.holding.remove(tenant);
         }
         true
-    }
-
-    fn tenants(&self) -> MutexGuard<'_, Tenants> {
-        self.0.lock().expect("no holder of this lock panics")
     }
 }
 
@@ -111,6 +108,6 @@ mod tests {
         let (last, leaving) = take(b"a", 7, 100);
         assert_eq!(leaving, [key(6)]);
         assert!(shares.give_back(b"a", last) && shares.give_back(b"b", others));
-        assert!(shares.tenants().holding.is_empty());
+        assert!(shares.0.lock().holding.is_empty());
     }
 }

@@ -5,7 +5,7 @@
 //! here, so that all decide on the same view. Nothing here can refuse or delay a request.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
@@ -21,6 +21,7 @@ use grapevine_placement::{
     Candidate, ClusterSettings, Decision, Digest, HeatCounter, HeatReport, HotSet, Key, Link,
     Policy, PrefixIndex, PrefixIndexCounters, Recorded, Slot,
 };
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::metrics::ClusterMetrics;
@@ -130,22 +131,25 @@ impl CacheView {
 
     /// The row of a worker in the prefix index; another epoch empties it.
     pub(super) fn slot(&self, worker: &WorkerId, epoch: u64) -> Slot {
-        self.lock().prefix_index.slot(worker.as_str(), epoch)
+        self.state.lock().prefix_index.slot(worker.as_str(), epoch)
     }
 
     /// The worker left.
     pub(super) fn forget(&self, worker: &WorkerId) {
-        self.lock().prefix_index.forget(worker.as_str());
+        self.state.lock().prefix_index.forget(worker.as_str());
     }
 
     /// Another process is the worker now than in this epoch.
     pub(super) fn replaced(&self, worker: &WorkerId, epoch: u64) {
-        self.lock().prefix_index.replaced(worker.as_str(), epoch);
+        self.state
+            .lock()
+            .prefix_index
+            .replaced(worker.as_str(), epoch);
     }
 
     /// The worker reported how many tokens its cache holds.
     pub(super) fn set_capacity(&self, slot: Slot, tokens: u64) {
-        self.lock().prefix_index.set_capacity(slot, tokens);
+        self.state.lock().prefix_index.set_capacity(slot, tokens);
     }
 
     /// Prefixes that several workers share.
@@ -164,7 +168,7 @@ impl CacheView {
             let workers = pool.members.iter().map(|member| &*member.worker);
             self.caches.tell(workers, key, candidates);
             let now = self.now();
-            let state = self.lock();
+            let state = self.state.lock();
             state.prefix_index.fill(key, &pool.slots, now, candidates);
             if pool.policy.policy.looks_at_caches() {
                 state.prefix_index.fill_caches(&pool.slots, candidates);
@@ -220,7 +224,7 @@ impl CacheView {
     ) -> Recorded {
         let now = self.now();
         let recorded = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if let Some(key) = counted {
                 state.counter.count(key);
             }
@@ -245,7 +249,7 @@ impl CacheView {
             return;
         }
         let (worker, epoch, recorded) = (placement.worker, placement.epoch, placement.recorded);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let links = state
             .prefix_index
             .retract(worker.as_str(), epoch, &recorded);
@@ -271,7 +275,7 @@ impl CacheView {
         // Expectations are in estimated tokens; the worker counts real ones.
         let scale = f64::from(placement.prompt_tokens) / (usage.prompt_tokens.max(1) as f64);
         let cached = (cached as f64 * scale).min(f64::from(placement.prompt_tokens)) as u32;
-        let links = self.lock().prefix_index.correct(
+        let links = self.state.lock().prefix_index.correct(
             placement.slot,
             &placement.recorded,
             placement.expected_tokens,
@@ -293,7 +297,7 @@ impl CacheView {
         let mut heat_changed = false;
         for message in received {
             // One lock for each: requests go on in between.
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             match message {
                 EvidenceEvent::Evidence { evidence, .. } => {
                     let worker = evidence.worker.as_str();
@@ -321,7 +325,7 @@ impl CacheView {
             }
         }
         if heat_changed {
-            let state = self.lock();
+            let state = self.state.lock();
             let report = state.counter.last_report().clone();
             self.sum_heat(&state, &report);
         }
@@ -330,7 +334,7 @@ impl CacheView {
     /// Decays, reports heat, and returns memory.
     pub(super) fn tick(&self) {
         let now = self.now();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let report = state.counter.report(now).clone();
         self.sum_heat(&state, &report);
         state.prefix_index.expire(now);
@@ -360,7 +364,11 @@ impl CacheView {
             .iter()
             .flat_map(|worker| {
                 // One lock for each worker: requests go on in between.
-                let found = self.lock().prefix_index.snapshot(worker.as_str(), now);
+                let found = self
+                    .state
+                    .lock()
+                    .prefix_index
+                    .snapshot(worker.as_str(), now);
                 let (epoch, records) = found.unwrap_or_default();
                 records.into_iter().map(move |links| Evidence {
                     worker: worker.clone(),
@@ -380,11 +388,6 @@ impl CacheView {
 
     fn now(&self) -> Duration {
         self.started.elapsed()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change under the lock is one call into a pure part.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

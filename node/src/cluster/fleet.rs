@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use grapevine_gossip::worker::Role;
 use grapevine_placement::{
     ClusterSettings, Digest, Member, PolicySettings, Ring, RingSettings, Slot, Weight, total_digest,
 };
+use parking_lot::Mutex;
 
 use super::pairing::{Mate, Pairing};
 use super::pool::{Halves, Pool, PoolMember, shortest_pause};

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use grapevine_gossip::ReplicaId;
 use grapevine_gossip::view::{ReplicaInfo, View};
 use grapevine_placement::named;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// What a replica is seen to be.
@@ -96,7 +96,7 @@ impl Liveness {
     /// There is a new view.
     pub(super) fn follow(&self, view: &View) {
         let now = Instant::now();
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let before = std::mem::take(&mut *known);
         let replicas = view.replicas().iter().map(|replica| {
             let seen = seen(replica);
@@ -111,7 +111,7 @@ impl Liveness {
             (replica.id.clone(), past)
         });
         *known = replicas.collect();
-        let mut lost = self.lost_ones();
+        let mut lost = self.lost.lock();
         let is_gone = |id: &ReplicaId, past: &Past| {
             !known.contains_key(id) && past.was_alive && !past.seen.live && !past.seen.leaving
         };
@@ -132,19 +132,15 @@ impl Liveness {
 
     /// Replicas that died without leaving and are in no view any more, and how long they have been dead; for an hour.
     pub fn lost(&self) -> Vec<(ReplicaId, Duration)> {
-        let lost = self.lost_ones();
+        let lost = self.lost.lock();
         let lost = lost.iter();
         let lost = lost.map(|(id, (since, _))| (id.clone(), since.elapsed()));
         lost.filter(|(_, dead_for)| *dead_for < LOST_FOR).collect()
     }
 
-    fn lost_ones(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, (Instant, SocketAddr)>> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// For how long a replica has been seen as it is; none of one that no followed view has so.
     pub fn lasts(&self, replica: &ReplicaInfo) -> Option<Duration> {
-        let known = self.known();
+        let known = self.known.lock();
         let past = known.get(&replica.id)?;
         (past.seen == seen(replica)).then(|| past.since.elapsed())
     }
@@ -157,16 +153,12 @@ impl Liveness {
         if is_taken(replica.gossip_addr, view) {
             return Some(Absent::Replaced);
         }
-        let known = self.known();
+        let known = self.known.lock();
         // The view may be newer than what was followed.
         let is_joining = known
             .get(&replica.id)
             .is_none_or(|past| !past.was_alive && past.alive_since.elapsed() < JOINS_WITHIN);
         is_joining.then_some(Absent::Joining)
-    }
-
-    fn known(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, Past>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A pool: workers of one model that take the same part of a request, and their ring.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use grapevine_gossip::load::LoadCell;
@@ -9,6 +9,7 @@ use grapevine_gossip::worker::{Role, WorkerId};
 use grapevine_placement::{Digest, PolicySettings, Ring, Slots};
 use grapevine_transfer::body::Form;
 use grapevine_transfer::{Connector, Half};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::pairing::{Mate, Pairing, Pairs};
@@ -222,7 +223,7 @@ impl Pool {
     /// What the workers report about the model, together.
     pub(super) fn card(&self) -> Arc<Merged> {
         // Made under the lock: what was read before a worker's report is not to be kept after it.
-        let mut card = self.card.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut card = self.card.lock();
         let merged = card.get_or_insert_with(|| {
             let members = self.members.iter();
             let cards: Vec<_> = members
@@ -238,7 +239,7 @@ impl Pool {
 
     /// A worker reports something else than before.
     pub(super) fn forget_card(&self) {
-        *self.card.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.card.lock() = None;
     }
 
     /// Several workers answered one request with an error: others like it may come until then.

@@ -14,13 +14,14 @@
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use crate::live::Live;
 use grapevine_gossip::ReplicaId;
 use grapevine_gossip::peer_state::{QUARANTINE_MAX, Quarantined};
+use parking_lot::Mutex;
 use ring::digest;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -309,10 +310,7 @@ impl Quarantine {
     /// Looks at, or changes, the entries that still hold.
     fn with<T>(&self, look: impl FnOnce(&mut QuarantineEntries) -> T) -> T {
         // Each change is complete before anything could panic.
-        let mut entries = self
-            .entries
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         let (now, keep) = (Instant::now(), self.keep());
         // They lie in the order of their age.
         let ended = |entry: &QuarantineEntry| now.saturating_duration_since(entry.since) >= keep;

@@ -2,11 +2,11 @@
 //! sent, this one included. So all replicas decide by the same rates, but for the moments in which a change
 //! is on its way.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use grapevine_gossip::peer_state::{PACES_MAX, Pace, PeerStates};
 use grapevine_placement::{HashAlgorithm, Observed, Rate};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::fleet::Fleet;
@@ -32,7 +32,7 @@ impl Rates {
     /// Gives all workers of the fleet the rates that all replicas have sent, and returns what this one sends: the same
     /// as before until it has more to send, and not more often than each second once there is enough of it.
     pub(super) fn learn(&self, fleet: &Fleet, states: &PeerStates, now: Instant) -> Vec<Pace> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         last.fade(fleet, now);
         let is_news = last.refresh(fleet, now);
         let is_due = last
@@ -51,7 +51,7 @@ impl Rates {
     /// [`Rate::TYPICAL`] until the next time that something is learned: beside workers that are known to be faster,
     /// nothing would be sent there, and what went to others instead would stay with them.
     pub(super) fn give(&self, fleet: &Fleet, states: &PeerStates) {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = self.last.lock();
         last.give(fleet, states);
     }
 }

@@ -1,10 +1,10 @@
 //! What every source shows now: for the other replicas, and for operators.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use grapevine_discovery::{Counts, Sight, Statement, source_hash};
 use grapevine_gossip::peer_state::Sighting;
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -62,7 +62,7 @@ pub struct SourceView {
 impl Board {
     /// What is sent to the other replicas.
     pub fn sightings(&self) -> Vec<Sighting> {
-        let rows = self.rows();
+        let rows = self.0.lock();
         let of_row =
             |(name, row): (&String, &Row)| sightings::encode(source_hash(name), &row.statement);
         rows.iter().flat_map(of_row).collect()
@@ -70,7 +70,7 @@ impl Board {
 
     /// Sources that show nothing, or cannot be seen, by name.
     pub fn lost(&self) -> Vec<LostSource> {
-        let rows = self.rows();
+        let rows = self.0.lock();
         let lost = rows.iter().filter_map(|(name, row)| {
             let is_emptied = row.is_fresh && row.counts.seen == 0 && row.counts.registered > 0;
             let how = match row.sight.failure {
@@ -86,7 +86,7 @@ impl Board {
 
     /// All sources, by name.
     pub fn describe(&self, now: Instant) -> Vec<SourceView> {
-        let rows = self.rows();
+        let rows = self.0.lock();
         let view = |(name, row): (&String, &Row)| SourceView {
             source: name.clone(),
             up: row.is_fresh,
@@ -122,16 +122,11 @@ impl Board {
             is_fresh,
             refused,
         };
-        self.rows().insert(name.to_owned(), row);
+        self.0.lock().insert(name.to_owned(), row);
     }
 
     /// Whether there is a row of this source.
     pub(super) fn shows(&self, name: &str) -> bool {
-        self.rows().contains_key(name)
-    }
-
-    fn rows(&self) -> MutexGuard<'_, BTreeMap<String, Row>> {
-        // Rows are replaced whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().contains_key(name)
     }
 }

@@ -1,8 +1,8 @@
 //! What is known of all caches: the index, and the state of each engine that is heard.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
 use grapevine_kv_events::Tier;
@@ -12,6 +12,7 @@ use grapevine_kv_events::likeness::Likeness;
 use grapevine_kv_events::publisher::{Knowledge, Publisher};
 use grapevine_kv_events::stream::{Cause, Limits as StreamLimits, Mark, Stream};
 use grapevine_kv_events::texts::{Lesson, Limits as TextLimits, Speaker, Texts};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -155,27 +156,23 @@ impl Caches {
 
     /// The index, to be searched.
     pub fn index(&self) -> RwLockReadGuard<'_, Index> {
-        self.index.read().unwrap_or_else(PoisonError::into_inner)
+        self.index.read()
     }
 
     pub(super) fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
-        self.index.write().unwrap_or_else(PoisonError::into_inner)
+        self.index.write()
     }
 
     pub(super) fn texts(&self) -> MutexGuard<'_, Texts> {
-        self.texts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.texts.lock()
     }
 
     pub(super) fn likeness(&self) -> MutexGuard<'_, Likeness> {
-        self.likeness.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn engines(&self) -> MutexGuard<'_, Engines> {
-        self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.likeness.lock()
     }
 
     pub(super) fn offers(&self) -> MutexGuard<'_, BTreeMap<Key, Offer>> {
-        self.offers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.offers.lock()
     }
 
     /// The number of another engine.
@@ -226,7 +223,7 @@ impl Caches {
         engine.show(&engine.state());
         self.likeness().add(number, &engine.name());
         let before = {
-            let mut engines = self.engines();
+            let mut engines = self.engines.lock();
             let before = engines.insert(key, Arc::clone(&engine));
             self.heard.store(engines.len(), Ordering::Relaxed);
             before
@@ -246,7 +243,7 @@ impl Caches {
     /// An engine is not heard any more.
     pub(super) fn end(&self, engine: &Arc<Engine>) {
         let key = (Arc::clone(&engine.worker.label), engine.source.rank);
-        let mut engines = self.engines();
+        let mut engines = self.engines.lock();
         if engines
             .get(&key)
             .is_some_and(|known| Arc::ptr_eq(known, engine))
@@ -459,7 +456,7 @@ impl Caches {
     }
 
     pub(super) fn listed(&self) -> Vec<(Key, Arc<Engine>)> {
-        let engines = self.engines();
+        let engines = self.engines.lock();
         let engines = engines.iter();
         engines
             .map(|(key, engine)| (key.clone(), Arc::clone(engine)))
@@ -470,7 +467,8 @@ impl Caches {
     pub fn describe(&self, worker: &Arc<str>) -> Vec<EngineView> {
         let all = (Arc::clone(worker), 0)..=(Arc::clone(worker), u32::MAX);
         let engines: Vec<_> = self
-            .engines()
+            .engines
+            .lock()
             .range(all)
             .map(|(_, e)| Arc::clone(e))
             .collect();
@@ -502,7 +500,7 @@ impl Caches {
 impl Engine {
     /// To be locked before the index, never after it: whoever applies a batch holds both.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Before something changes of what it holds. No further wait while this is kept.

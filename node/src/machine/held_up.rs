@@ -2,9 +2,9 @@
 //! months, so earlier counts are kept to compare with.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::quota::{self, Periods};
@@ -30,12 +30,12 @@ impl HeldUp {
     }
 
     fn is_due(&self, now: Instant) -> bool {
-        let kept = self.kept();
+        let kept = self.0.lock();
         kept.back().is_none_or(|(last, _)| now - *last >= EVERY)
     }
 
     fn keep(&self, periods: Periods, now: Instant) {
-        let mut kept = self.kept();
+        let mut kept = self.0.lock();
         if kept
             .back()
             .is_some_and(|(_, last)| periods.since(*last).is_none())
@@ -52,14 +52,9 @@ impl HeldUp {
     /// The share of the last hour's periods, 0 to 1, in which the quota was used up; `now`: the counts by now. None
     /// where there was no period.
     pub(super) fn share(&self, now: Periods) -> Option<f64> {
-        let (_, first) = *self.kept().front()?;
+        let (_, first) = *self.0.lock().front()?;
         let of_late = now.since(first)?;
         (of_late.all > 0).then(|| of_late.held_up as f64 / of_late.all as f64)
-    }
-
-    fn kept(&self) -> MutexGuard<'_, VecDeque<(Instant, Periods)>> {
-        // Each change is complete before anything could panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -92,7 +87,7 @@ mod tests {
             counts.all += 600;
         }
         assert_eq!(held_up.share(counts), Some(0.0));
-        assert!(held_up.kept().len() <= 62);
+        assert!(held_up.0.lock().len() <= 62);
     }
 
     #[test]

@@ -13,9 +13,10 @@
 //! | other workers ended a moment ago that never had a request with this body | a rack, a rollout, an operator |
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::cluster::metrics::QuarantineMetrics;
@@ -57,7 +58,7 @@ struct End {
 impl Deaths {
     fn recent(&self, now: Instant) -> MutexGuard<'_, VecDeque<End>> {
         // Each change is complete before anything could panic.
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let is_old = |end: &End| now.saturating_duration_since(end.at) > TOGETHER;
         while seen.front().is_some_and(is_old) {
             seen.pop_front();
@@ -158,10 +159,6 @@ pub enum Sign {
 }
 
 impl Company {
-    fn lock(&self) -> MutexGuard<'_, Vec<(Arc<Worker>, Sign)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// An attempt failed on a worker that had the request, with this body, since `begun`.
     pub(super) fn failed(
         &self,
@@ -208,7 +205,7 @@ impl Company {
         if sign == Sign::Connection && refuses.is_some_and(|since| since + CRASH_TAKES < now) {
             return;
         }
-        self.lock().push((Arc::clone(worker), sign));
+        self.0.lock().push((Arc::clone(worker), sign));
     }
 
     /// Whether so many workers ended with this request, of this body, that it is the likeliest cause.
@@ -221,7 +218,7 @@ impl Company {
         (most, connect): (usize, Duration),
         marks: &QuarantineMetrics,
     ) -> Option<Vec<Arc<Worker>>> {
-        let ended = self.lock().clone();
+        let ended = self.0.lock().clone();
         if of_one_kind(ended.iter().map(|(worker, _)| worker)) < most {
             return None;
         }
@@ -234,14 +231,14 @@ impl Company {
                 gone.push((worker, sign));
             }
         }
-        self.lock().clone_from(&gone);
+        self.0.lock().clone_from(&gone);
         let gone: Vec<Arc<Worker>> = gone.into_iter().map(|(worker, _)| worker).collect();
         if of_one_kind(&gone) < most {
             return None;
         }
         if deaths.excuse(&gone, body(), within).await {
             // It is known why these ended. The others are forgotten in a moment, and then it would look otherwise.
-            self.lock().clear();
+            self.0.lock().clear();
             marks.query_of_death("excused");
             return None;
         }
@@ -320,7 +317,7 @@ mod tests {
     }
 
     fn count(company: &Company) -> usize {
-        company.lock().len()
+        company.0.lock().len()
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,11 +14,12 @@
 
 use std::collections::HashMap;
 use std::io::ErrorKind as ErrorOf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use grapevine_gossip::worker::WorkerId;
 use http::{HeaderMap, Method, StatusCode, Uri, header};
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -83,12 +84,8 @@ impl Holders {
         Some(turn.expect("it is never closed"))
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().expect("no holder of this lock panics")
-    }
-
     fn of(&self, id: &str) -> Option<Note> {
-        let known = self.known();
+        let known = self.known.lock();
         known.young.get(id).or_else(|| known.old.get(id)).cloned()
     }
 
@@ -97,7 +94,7 @@ impl Holders {
         if self.max < 2 {
             return;
         }
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let before = known.young.get(id).or_else(|| known.old.get(id));
         let owner = before.and_then(|note| note.tenant);
         if owner.is_some() && tenant.is_some() && owner != tenant {
@@ -390,7 +387,7 @@ mod tests {
             let holders = Holders::new(max);
             for number in 0..100 {
                 holders.remember(&format!("resp_{number}"), &worker, None);
-                let known = holders.known();
+                let known = holders.known.lock();
                 assert!(known.young.len() + known.old.len() <= max as usize, "{max}");
             }
             assert_eq!(holders.of("resp_99").is_some(), max > 1, "{max}");

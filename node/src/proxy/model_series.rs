@@ -6,10 +6,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::StatusCode;
+use parking_lot::RwLock;
 
 use super::outcome::Outcome;
 use super::request_families::RequestFamilies;
@@ -240,12 +241,12 @@ impl ModelTable {
             OTHER => return Arc::clone(&self.other),
             _ => {}
         }
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         if let Some(series) = known.get(model) {
             return Arc::clone(series);
         }
         drop(known);
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         if known.len() >= self.most.load(Ordering::Relaxed) && !known.contains_key(model) {
             return Arc::clone(&self.other);
         }
@@ -258,7 +259,7 @@ impl ModelTable {
 
     /// Ends the series of models that are served no more, and of which no request is under way.
     pub fn keep(&self, is_served: impl Fn(&str) -> bool) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         known.retain(|model, series| {
             // Under the lock no request can begin to hold it.
             let stays = is_served(model) || Arc::strong_count(series) > 1;

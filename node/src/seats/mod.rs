@@ -21,10 +21,11 @@ use std::future::ready;
 use std::net::{IpAddr, Ipv6Addr};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
@@ -122,7 +123,7 @@ impl Seats {
         address: IpAddr,
     ) -> Option<Seat> {
         let holder = self.holder(address);
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if !self.admits(&mut table, holder, |_| true) {
             return None;
         }
@@ -173,7 +174,7 @@ impl Seats {
 
     /// Frees a place when even the spare ones are taken, whichever is idle in them.
     pub(crate) fn free_one(&self) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if table.about_to_go() == 0 {
             let count = 1 + self.extra();
             self.shed(&mut table, count, |_| true);
@@ -182,7 +183,7 @@ impl Seats {
 
     /// Asks some idle connections to leave, because something else than places is short; false: none is idle.
     pub fn relieve(&self) -> bool {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let count = table.seats.len().div_ceil(PLACES_PER_RELIEF);
         let going = table.about_to_go();
         self.shed(&mut table, count.saturating_sub(going), |_| true) + going > 0
@@ -243,10 +244,6 @@ impl Seats {
     fn capacity(&self) -> usize {
         self.limits.capacity as usize
     }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Connections above the limit that are served at once.
@@ -289,7 +286,7 @@ pub enum Goodbye<R> {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.seats.table().free(self.id);
+        self.seats.table.lock().free(self.id);
     }
 }
 
@@ -302,7 +299,7 @@ impl Seat {
     /// Counts a balancer's connection as one of this client's; false: the client has its limit, all of them busy.
     pub fn belongs_to(&self, client: IpAddr) -> bool {
         let holder = self.seats.holder(client);
-        let mut table = self.seats.table();
+        let mut table = self.seats.table.lock();
         let is_admitted = self.seats.admits(&mut table, holder, |_| true);
         if is_admitted {
             table.hand_over(self.id, holder);
@@ -321,7 +318,7 @@ impl Seat {
         if !is_spare && !self.progress.is_told() {
             return None;
         }
-        let mut table = self.seats.table();
+        let mut table = self.seats.table.lock();
         if table.leaver(self.id).is_some() {
             if let Err(short) = self.seats.take_back(&mut table, self.id) {
                 return Some(short);
@@ -340,7 +337,7 @@ impl Seat {
     /// Asks the connection to leave, because its request is turned away. It counts no more among those that are here.
     pub fn turn_away(&self, short: Short) {
         let _ = self.turned_away.set(short);
-        self.seats.table().tell_to_leave(self.id);
+        self.seats.table.lock().tell_to_leave(self.id);
     }
 
     /// Whether the connection was asked to leave, and has answered nothing lately that its end could destroy.
@@ -384,7 +381,7 @@ impl Seat {
             Err(_) if self.progress.idle_since().is_some() => Goodbye::Idle,
             Err(_) => {
                 if !is_turned_away {
-                    self.seats.table().keep(self.id);
+                    self.seats.table.lock().keep(self.id);
                 }
                 Goodbye::Busy
             }

@@ -75,7 +75,7 @@ async fn where_all_are_busy_a_newcomer_is_heard_and_turned_away_until_one_is_fre
     drop((requests.0, other));
     assert!(spare.must_turn_away().is_none() && is_told(&first));
     drop((first, requests.1, request));
-    let table = seats.table();
+    let table = seats.table.lock();
     assert_eq!((table.seats.len(), table.leaving), (2, 0));
     assert_eq!(table.held.values().sum::<u32>(), 2);
 }
@@ -110,7 +110,7 @@ async fn who_is_turned_away_leaves_and_keeps_nobody_else_out() {
         seat.turn_away(Short::Places);
         drop(request);
     }
-    let leaving = seats.table().leaving;
+    let leaving = seats.table.lock().leaving;
     assert_eq!(leaving, refused.len(), "each is counted once");
     drop(refused.pop());
     let next = come(&seats, "192.0.2.4").await.expect("seated");
@@ -119,8 +119,8 @@ async fn who_is_turned_away_leaves_and_keeps_nobody_else_out() {
         "the others are not in its way"
     );
     drop((refused, next, held.1, second));
-    assert_eq!(seats.table().leaving, 0);
-    assert!(seats.table().held.is_empty());
+    assert_eq!(seats.table.lock().leaving, 0);
+    assert!(seats.table.lock().held.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,7 +179,7 @@ async fn who_leaves_only_after_a_long_answer_keeps_no_place_from_being_freed() {
     drop(idle);
     assert!(seats.relieve() && is_told(&next));
     drop((next, request, late));
-    assert!(seats.table().held.is_empty());
+    assert!(seats.table.lock().held.is_empty());
 }
 
 /// Whatever keeps it: a lane that stands still, for one.
@@ -228,7 +228,7 @@ async fn who_stays_for_a_request_counts_as_here() {
     let next = come(&seats, one).await.expect("its own leaves for it");
     assert!(is_told(&first));
     drop((first, held, requests.1, second, third, next));
-    let table = seats.table();
+    let table = seats.table.lock();
     assert_eq!((table.seats.len(), table.leaving), (0, 0));
     assert!(table.held.is_empty());
 }
@@ -245,7 +245,7 @@ async fn a_request_that_crosses_the_word_takes_a_place_as_a_newcomer_does() {
     assert!(is_told(&second), "the longest idle leaves for it");
     assert!(!is_told(&newcomer), "who has just come does not");
     drop((request, first, second, newcomer));
-    assert!(seats.table().held.is_empty());
+    assert!(seats.table.lock().held.is_empty());
 }
 
 /// Else probes would find no place, once as many connections had been told as there are spare places.
@@ -274,7 +274,7 @@ async fn requests_that_cross_the_word_take_half_of_the_spare_places_at_most() {
     drop((probe, prober, busy.pop()));
     assert_eq!(told[2].must_turn_away(), None, "there is one again");
     drop((requests, told, busy));
-    assert!(seats.table().held.is_empty());
+    assert!(seats.table.lock().held.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -389,7 +389,7 @@ async fn a_balancer_s_connections_are_its_clients_once_it_names_them() {
     }
     assert!(is_told(&named[1]) && !is_told(&named[0]));
     drop((request, named));
-    assert!(seats.table().held.is_empty());
+    assert!(seats.table.lock().held.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,12 +13,13 @@ mod tests;
 pub mod watch;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
 use grapevine_gossip::peer_state::TenantUse;
 use http::{HeaderMap, HeaderName, header};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 pub(crate) use self::offered::take_offered_keys;
@@ -83,7 +84,7 @@ impl Charge {
     fn give_back(&mut self, used: u64) {
         let taken = std::mem::take(&mut self.taken);
         if taken > 0 {
-            lock(&self.buckets.tokens).settle(self.rate, taken, used);
+            self.buckets.tokens.lock().settle(self.rate, taken, used);
         }
     }
 }
@@ -92,10 +93,6 @@ impl Drop for Charge {
     fn drop(&mut self) {
         self.give_back(0);
     }
-}
-
-fn lock(bucket: &Mutex<Bucket>) -> MutexGuard<'_, Bucket> {
-    bucket.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ApiKey {
@@ -142,7 +139,7 @@ impl ApiKey {
     /// Takes one request from its rate; none: it has no limit.
     pub fn take(&self, now: Instant, others: &dyn OthersUse) -> Option<Quota> {
         let rate = self.rate(self.config.requests_per_minute?, others);
-        Some(lock(&self.buckets.requests).take(now, rate))
+        Some(self.buckets.requests.lock().take(now, rate))
     }
 
     /// Takes what a request is expected to use from its rate of tokens; none: it has no such limit. `bytes_per_token`: how
@@ -158,7 +155,7 @@ impl ApiKey {
         bytes_per_token: u8,
     ) -> Option<Result<(Quota, Charge), Quota>> {
         let rate = self.rate(self.config.tokens_per_minute?, others);
-        let (quota, taken) = lock(&self.buckets.tokens).borrow(now, rate, expected);
+        let (quota, taken) = self.buckets.tokens.lock().borrow(now, rate, expected);
         if quota.next_in.is_some() {
             return Some(Err(quota));
         }
@@ -211,7 +208,7 @@ impl Keys {
     /// Only these keys are served from now on.
     pub fn set(&self, configs: Vec<KeyConfig>, now: Instant) {
         let old = self.list.load_full().unwrap_or_default();
-        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tenants = self.tenants.lock();
         let mut list = List::with_capacity(configs.len());
         for config in configs {
             let name = config.tenant_name();

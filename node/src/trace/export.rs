@@ -4,7 +4,7 @@
 //! task of the runtime, ends with the replica, and its counts are metrics. A message that fails is not sent again:
 //! spans of a collector that is down are not worth the memory.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,6 +17,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter as _, SpanProcessor};
+use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -189,10 +190,10 @@ impl SpanSender {
             metrics: &self.metrics,
         };
         // A failure with an answer has no reason of its own, and is not to get that of an earlier one.
-        *lock(&self.said) = Said::default();
+        *self.said.lock() = Said::default();
         match self.exporter.export(spans).await {
             Ok(()) => {
-                let Said { why, refused } = std::mem::take(&mut *lock(&self.said));
+                let Said { why, refused } = std::mem::take(&mut *self.said.lock());
                 message.was_taken(refused);
                 if refused > 0 && !std::mem::replace(&mut self.has_refused, true) {
                     tracing::warn!(
@@ -208,7 +209,7 @@ impl SpanSender {
             Err(error) => {
                 drop(message);
                 if std::mem::replace(&mut self.works, false) {
-                    let why = std::mem::take(&mut lock(&self.said).why);
+                    let why = std::mem::take(&mut self.said.lock().why);
                     tracing::warn!(%error, why, "the trace collector does not accept spans; they are dropped");
                 }
             }
@@ -249,13 +250,13 @@ impl HttpClient for Reporting {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let answer = self.client.exchange(request).await;
         match &answer {
-            Err(error) => lock(&self.said).why = otlp::chain(&**error),
+            Err(error) => self.said.lock().why = otlp::chain(&**error),
             Ok(answer) if answer.status().is_success() => {
                 // What it says is only how much it left out, so one that cannot be read is not worth an error.
                 let answer = ExportTraceServiceResponse::decode(answer.body().clone());
                 let partly = answer.unwrap_or_default().partial_success;
                 let partly = partly.unwrap_or_default();
-                *lock(&self.said) = Said {
+                *self.said.lock() = Said {
                     why: partly.error_message,
                     refused: usize::try_from(partly.rejected_spans).unwrap_or(0),
                 };
@@ -264,11 +265,6 @@ impl HttpClient for Reporting {
         }
         answer
     }
-}
-
-fn lock(said: &Mutex<Said>) -> MutexGuard<'_, Said> {
-    // Each change is complete before anything could panic.
-    said.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -395,7 +391,7 @@ mod tests {
         for (answer, has_reason) in [(&b""[..], false), (b"", true), (refusal, false)] {
             scene.sends_one(answer).await;
             assert!(!scene.sender.works);
-            assert_eq!(!lock(&scene.sender.said).why.is_empty(), has_reason);
+            assert_eq!(!scene.sender.said.lock().why.is_empty(), has_reason);
         }
     }
 

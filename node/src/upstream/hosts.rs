@@ -9,10 +9,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use grapevine_discovery::dns::{self, DnsSettings, NoAnswer};
+use parking_lot::Mutex;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::net::lookup_host;
 use tokio::time::{Instant, timeout};
@@ -94,14 +95,14 @@ impl Known {
     }
 
     fn of(&self, host: &str) -> Option<Vec<IpAddr>> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.lock();
         let (at, addresses) = known.get(host)?;
         (at.elapsed() < KNOWN_FOR).then(|| addresses.clone())
     }
 
     fn note(&self, host: &str, found: &[SocketAddr]) {
         let addresses = found.iter().map(SocketAddr::ip).collect();
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if known.len() >= KNOWN_MAX && !known.contains_key(host) {
             known.retain(|_, (at, _)| at.elapsed() < KNOWN_FOR);
             if known.len() >= KNOWN_MAX {

@@ -1,9 +1,10 @@
 //! The series of one worker that requests count in.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 
 use super::failure::ATTEMPT_RESULTS;
 use crate::http::sse::Usage;
@@ -119,7 +120,7 @@ impl WorkerMetricCache {
     /// A series that is looked up for the first time; one that is shown nowhere where the worker has left: its last
     /// requests end behind it, and what they count would bring back what nobody forgets again.
     pub fn look_up<M>(&self, find: impl FnOnce() -> M, nowhere: impl FnOnce() -> M) -> M {
-        match *self.has_left() {
+        match *self.has_left.lock() {
             false => find(),
             true => nowhere(),
         }
@@ -137,7 +138,7 @@ impl WorkerMetricCache {
         if let Some(series) = find(model, &self.tokens.load()) {
             return series;
         }
-        let has_left = self.has_left();
+        let has_left = self.has_left.lock();
         // Two may have come here at once.
         let known = self.tokens.load();
         if let Some(series) = find(model, &known) {
@@ -164,7 +165,7 @@ impl WorkerMetricCache {
         if self.tokens.load().iter().all(stays) {
             return Vec::new();
         }
-        let _no_look_up = self.has_left();
+        let _no_look_up = self.has_left.lock();
         let all = Vec::clone(&self.tokens.load());
         let (kept, gone): (Vec<_>, Vec<_>) = all.into_iter().partition(stays);
         self.tokens.store(Arc::new(kept));
@@ -174,12 +175,8 @@ impl WorkerMetricCache {
 
     /// The worker has left: `forget` takes its series away, and none comes back.
     pub(super) fn leave(&self, forget: impl FnOnce()) {
-        let mut has_left = self.has_left();
+        let mut has_left = self.has_left.lock();
         *has_left = true;
         forget();
-    }
-
-    fn has_left(&self) -> MutexGuard<'_, bool> {
-        self.has_left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,9 +1,10 @@
 //! Metrics of workers: their health, what is tried on them, and what their answers hold.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 
 use super::failure::{ATTEMPT_RESULTS, GIVEN_UP};
@@ -207,7 +208,7 @@ impl AnswerMetrics {
     fn keep(&self, worker: &Worker, is_served: impl Fn(&str) -> bool) {
         let label = &worker.series_label;
         for model in worker.series.keep(is_served) {
-            let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut made = self.made.lock();
             if let Some(models) = made.get_mut(label) {
                 models.remove(&model);
             }
@@ -227,7 +228,7 @@ impl AnswerMetrics {
     }
 
     fn new_tokens(&self, worker: &Arc<str>, model: &Arc<str>) -> TokenSeries {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.lock();
         let models = made.entry(Arc::clone(worker)).or_default();
         models.insert(Arc::clone(model));
         let families = &self.families;
@@ -261,7 +262,7 @@ impl AnswerMetrics {
         let families = &self.families;
         let labels = WorkerLabels::of(worker);
         families.first_token_seconds.remove(&labels);
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.lock();
         for model in made.remove(worker).unwrap_or_default() {
             self.remove_tokens(worker, &model);
         }

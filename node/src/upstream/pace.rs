@@ -1,9 +1,8 @@
 //! How fast a worker answers, as this replica has seen it. The rate that all replicas together make of it is in its
 //! [`Glance`](super::Glance).
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use grapevine_placement::Observed;
+use parking_lot::Mutex;
 
 /// A worker's pace.
 #[derive(Debug, Default)]
@@ -15,25 +14,21 @@ pub struct Pace {
 impl Pace {
     /// The first token came so many milliseconds after its request was sent, with so many tokens to be computed before.
     pub fn answered(&self, tokens_before: u64, millis: f64) {
-        self.lock().see(tokens_before as f64, millis);
+        self.seen.lock().see(tokens_before as f64, millis);
     }
 
     /// All that this replica has seen.
     pub fn seen(&self) -> Observed {
-        *self.lock()
+        *self.seen.lock()
     }
 
     /// Time has passed: it counts for this part of what it did.
     pub fn fade(&self, part: f64) {
-        self.lock().fade(part);
+        self.seen.lock().fade(part);
     }
 
     /// Another process is the worker now.
     pub fn forget(&self) {
-        *self.lock() = Observed::default();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Observed> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.seen.lock() = Observed::default();
     }
 }

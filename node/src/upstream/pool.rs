@@ -4,9 +4,9 @@
 //! a socket that its worker is closing, except in the race that `attempt` covers by one fresh connection.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use thread_local::ThreadLocal;
 use tokio::time::Instant;
 
@@ -39,7 +39,7 @@ impl IdlePool {
 
     /// Those of this thread.
     fn own(&self) -> MutexGuard<'_, Vec<Connection>> {
-        lock(self.lanes.get_or_default())
+        self.lanes.get_or_default().lock()
     }
 
     /// A connection of this lane that is still open, if there is one.
@@ -94,7 +94,7 @@ impl IdlePool {
     /// Closes so many of each lane, the oldest.
     fn close_first(&self, count: impl Fn(&[Connection]) -> usize) {
         for lane in &self.lanes {
-            let mut idle = lock(lane);
+            let mut idle = lane.lock();
             let count = count(&idle);
             self.resting.fetch_sub(count, Ordering::Relaxed);
             let closed: Vec<_> = idle.drain(..count).collect();
@@ -108,11 +108,6 @@ impl IdlePool {
     pub fn resting(&self) -> usize {
         self.resting.load(Ordering::Relaxed)
     }
-}
-
-/// A panic cannot leave a vector of connections half-changed.
-fn lock(idle: &Mutex<Vec<Connection>>) -> MutexGuard<'_, Vec<Connection>> {
-    idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

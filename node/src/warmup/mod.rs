@@ -19,12 +19,13 @@ mod run;
 mod store;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use grapevine_gossip::Agent;
 use grapevine_gossip::worker::{Role, State, WorkerId, WorkerSpec};
 use grapevine_placement::{HotSet, Key, Link};
+use parking_lot::Mutex;
 
 pub use self::metrics::WarmupMetrics;
 use self::prompt::{Asked, NotKept};
@@ -122,7 +123,9 @@ impl WarmUps {
         let Some(depth) = deepest_worth_keeping(&hot, key) else {
             return;
         };
-        if body.len() > BODY_BYTES_MAX || !self.store().wants(depth.hash, hot.count(depth.hash)) {
+        if body.len() > BODY_BYTES_MAX
+            || !self.store.lock().wants(depth.hash, hot.count(depth.hash))
+        {
             return;
         }
         let asked = Asked {
@@ -137,9 +140,9 @@ impl WarmUps {
             depth,
             self.parts.config.look().entry_bytes.as_usize(),
         ) {
-            Ok(prompt) => self.store().keep(prompt, &hot),
+            Ok(prompt) => self.store.lock().keep(prompt, &hot),
             Err(why) => {
-                self.store().refuse(depth.hash);
+                self.store.lock().refuse(depth.hash);
                 match why {
                     NotKept::TooLarge => "too_large",
                     NotKept::Unreadable => "unreadable",
@@ -163,7 +166,7 @@ impl WarmUps {
             return spec.state();
         }
         let is_warmed = self.parts.config.look().enabled && !self.parts.phase.is_leaving();
-        if !is_warmed || !self.store().has_any_of(spec.models()) {
+        if !is_warmed || !self.store.lock().has_any_of(spec.models()) {
             return State::Active;
         }
         let limit = u64::try_from(self.parts.config.look().limit.as_millis()).unwrap_or(u64::MAX);
@@ -187,23 +190,13 @@ impl WarmUps {
 
     /// How far this replica is with warming a worker; `None` if it does not.
     pub fn progress(&self, id: &WorkerId) -> Option<Progress> {
-        self.running().get(id).copied()
-    }
-
-    fn running(&self) -> MutexGuard<'_, BTreeMap<WorkerId, Progress>> {
-        // Counters of a display: whole whatever panicked.
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn store(&self) -> MutexGuard<'_, Store> {
-        // Every change under the lock is one call into a pure part.
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+        self.progress.lock().get(id).copied()
     }
 
     /// Forgets what cooled, and updates the gauges of what is kept.
     fn tick(&self) {
         let hot = self.parts.cluster.cache_view().hot();
-        let mut store = self.store();
+        let mut store = self.store.lock();
         let cooled = match self.parts.config.look().enabled {
             true => store.forget_cooled(&hot),
             // Nothing of a prompt is kept once it is switched off.
@@ -270,7 +263,7 @@ mod tests {
             body: Bytes::new(),
             key,
         };
-        warm_ups.store().keep(prompt, &HotSet::EMPTY);
+        warm_ups.store.lock().keep(prompt, &HotSet::EMPTY);
         warm_ups
     }
 

@@ -80,7 +80,10 @@ struct UnderWay<'a> {
 
 impl<'a> UnderWay<'a> {
     fn begin(warm_ups: &'a WarmUps, id: &'a WorkerId) -> Self {
-        warm_ups.running().insert(id.clone(), Progress::default());
+        warm_ups
+            .progress
+            .lock()
+            .insert(id.clone(), Progress::default());
         Self {
             warm_ups,
             id,
@@ -96,7 +99,12 @@ impl Drop for UnderWay<'_> {
             true => End::Panicked,
             false => End::Cancelled,
         });
-        let progress = self.warm_ups.running().remove(self.id).unwrap_or_default();
+        let progress = self
+            .warm_ups
+            .progress
+            .lock()
+            .remove(self.id)
+            .unwrap_or_default();
         let elapsed = self.begun.elapsed();
         let metrics = &self.warm_ups.parts.metrics;
         let result = end.as_str();
@@ -184,7 +192,7 @@ impl WarmUps {
 
     /// Sends what will be looked for on the worker, hottest first.
     async fn fill(&self, id: &WorkerId, by: Instant) -> End {
-        if self.store().len() == 0 {
+        if self.store.lock().len() == 0 {
             // A replica that restarted meanwhile has nothing for it.
             return End::Nothing;
         }
@@ -192,7 +200,7 @@ impl WarmUps {
         let planned = {
             let fleet = self.parts.cluster.fleet();
             let hot = self.parts.cluster.cache_view().hot();
-            let prompts = self.store().hottest(&hot);
+            let prompts = self.store.lock().hottest(&hot);
             let most = self.parts.config.look().prompts as usize;
             plan(fleet.prospective(), id, &hot, prompts, most)
         };
@@ -361,7 +369,7 @@ impl WarmUps {
     }
 
     fn note(&self, id: &WorkerId, change: impl FnOnce(&mut Progress)) {
-        if let Some(progress) = self.running().get_mut(id) {
+        if let Some(progress) = self.progress.lock().get_mut(id) {
             change(progress);
         }
     }

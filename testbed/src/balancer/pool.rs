@@ -1,8 +1,9 @@
 //! The backends: order of choice, health by the checks, counts.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock};
 
+use parking_lot::RwLock;
 use serde::Serialize;
 
 /// Which backend gets a connection.
@@ -78,16 +79,16 @@ impl Pool {
             bytes_up: AtomicU64::new(0),
             bytes_down: AtomicU64::new(0),
         };
-        let mut backends = self.backends.write().expect("no holder panics");
+        let mut backends = self.backends.write();
         backends.push(Arc::new(backend));
     }
 
     pub(super) fn count(&self) -> usize {
-        self.backends.read().expect("no holder panics").len()
+        self.backends.read().len()
     }
 
     fn backend(&self, index: usize) -> Arc<Backend> {
-        Arc::clone(&self.backends.read().expect("no holder panics")[index])
+        Arc::clone(&self.backends.read()[index])
     }
 
     pub(super) fn address(&self, index: usize) -> String {
@@ -97,7 +98,7 @@ impl Pool {
     /// All backends in the order to try them. Those that are down are last and not left out: a wrong check
     /// must not refuse a connection that would have worked.
     pub(super) fn order(&self) -> Vec<usize> {
-        let backends = self.backends.read().expect("no holder panics");
+        let backends = self.backends.read();
         let count = backends.len();
         let first = self.turn.fetch_add(1, Ordering::Relaxed);
         let mut order: Vec<usize> = (0..count).map(|step| (first + step) % count).collect();
@@ -139,7 +140,7 @@ impl Pool {
             bytes_up: read(&backend.bytes_up),
             bytes_down: read(&backend.bytes_down),
         };
-        let backends = self.backends.read().expect("no holder panics");
+        let backends = self.backends.read();
         backends.iter().map(stats).collect()
     }
 }

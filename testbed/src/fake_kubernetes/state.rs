@@ -1,10 +1,11 @@
 //! What all connections share: store, access and rules behind one lock, and signals that wake watches.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -94,9 +95,7 @@ impl State {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic of another request does not make the store wrong: writes are one step.
-        self.inner
-            .lock()
-            .unwrap_or_else(|broken| broken.into_inner())
+        self.inner.lock()
     }
 
     /// Does something to the store, and wakes watches if that was a write.

@@ -1,8 +1,8 @@
 //! The responses that a worker keeps to be asked for again.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 use super::request::ApiError;
@@ -16,7 +16,7 @@ pub(super) struct Kept(Mutex<BTreeMap<String, Value>>);
 
 impl Kept {
     pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Value>> {
-        self.0.lock().expect("no holder of this lock panics")
+        self.0.lock()
     }
 
     /// As after a restart.

@@ -4,10 +4,11 @@
 //! can be compared ("the worker saw the close n ms after the client closed").
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 /// One request as the worker saw it.
@@ -133,12 +134,13 @@ impl Ledger {
     }
 
     pub(super) fn connection(&self) {
-        self.state().stats.connections += 1;
+        self.state.lock().stats.connections += 1;
     }
 
     pub(super) fn path(&self, known: &str) {
         *self
-            .state()
+            .state
+            .lock()
             .stats
             .paths
             .entry(known.to_owned())
@@ -147,7 +149,7 @@ impl Ledger {
 
     /// Opens the entry of an inference request; `seq`, `start_us` are filled in here.
     pub(super) fn open(self: &Arc<Self>, mut entry: Entry) -> Open {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.entries.len() >= self.entries_max && state.entries.pop_front().is_some() {
             state.first_seq += 1;
         }
@@ -168,27 +170,27 @@ impl Ledger {
 
     /// Entries, oldest first.
     pub(super) fn entries(&self) -> Vec<Entry> {
-        self.state().entries.iter().cloned().collect()
+        self.state.lock().entries.iter().cloned().collect()
     }
 
     pub(super) fn clear_entries(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.first_seq += state.entries.len() as u64;
         state.entries.clear();
     }
 
     pub(super) fn in_flight(&self) -> u64 {
-        self.state().stats.in_flight
+        self.state.lock().stats.in_flight
     }
 
     /// Totals; the caller adds the engine's own.
     pub(super) fn stats(&self) -> Stats {
-        self.state().stats.clone()
+        self.state.lock().stats.clone()
     }
 
     /// Zeroes the totals; what is in flight now stays counted.
     pub(super) fn clear_stats(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let in_flight = state.stats.in_flight;
         state.stats = Stats {
             in_flight,
@@ -196,16 +198,12 @@ impl Ledger {
             ..Stats::default()
         };
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
-    }
 }
 
 impl Open {
     /// Changes the entry, if it is still in the log.
     pub(super) fn update(&self, change: impl FnOnce(&mut Entry)) {
-        let mut state = self.ledger.state();
+        let mut state = self.ledger.state.lock();
         if let Some(at) = self.seq.checked_sub(state.first_seq)
             && let Some(entry) = state.entries.get_mut(at as usize)
         {
@@ -223,18 +221,18 @@ impl Open {
     /// be seen beside it.
     pub(super) fn count_out(&self) {
         if self.is_counted.swap(false, Ordering::Relaxed) {
-            self.ledger.state().stats.in_flight -= 1;
+            self.ledger.state.lock().stats.in_flight -= 1;
         }
     }
 
     pub(super) fn complete(&self) {
         self.update(|entry| entry.complete = true);
-        self.ledger.state().stats.complete += 1;
+        self.ledger.state.lock().stats.complete += 1;
     }
 
     pub(super) fn client_gone(&self) {
         self.update(|entry| entry.client_gone_us = Some(unix_us()));
-        self.ledger.state().stats.clients_gone += 1;
+        self.ledger.state.lock().stats.clients_gone += 1;
     }
 }
 

@@ -4,9 +4,10 @@
 //! request that reads slowly costs nothing here: it sees the latest state, not a queue of events.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -94,7 +95,7 @@ impl Ticket {
 
     /// The keys and values of sequence `index` came.
     pub(super) fn arrived(&self, index: usize) {
-        self.pacer.state().engine.arrived(self.ids[index]);
+        self.pacer.state.lock().engine.arrived(self.ids[index]);
         self.pacer.wake.notify_one();
     }
 
@@ -168,7 +169,7 @@ impl Pacer {
         for (index, mut sequence) in sequences.into_iter().enumerate() {
             // The lock is released before an early return drops, and so aborts, the ticket.
             let queued = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 let id = state.next_id;
                 state.next_id += 1;
                 sequence.id = id;
@@ -194,7 +195,7 @@ impl Pacer {
 
     /// Empties the prefix cache.
     pub(super) fn forget_cache(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.engine.forget_cache();
         let Some(publisher) = &self.publisher else {
             return;
@@ -213,7 +214,7 @@ impl Pacer {
 
     /// All blocks in its cache.
     pub(super) fn blocks(&self) -> Vec<u64> {
-        self.state().engine.blocks()
+        self.state.lock().engine.blocks()
     }
 
     /// Where it says what enters and leaves its cache.
@@ -228,11 +229,11 @@ impl Pacer {
     }
 
     pub(super) fn counters(&self) -> Counters {
-        self.state().engine.counters()
+        self.state.lock().engine.counters()
     }
 
     pub(super) fn gauges(&self) -> Gauges {
-        self.state().engine.gauges()
+        self.state.lock().engine.gauges()
     }
 
     /// The engine's loop; never returns.
@@ -258,7 +259,7 @@ impl Pacer {
 
     /// Plans the next pass, and tells sequences that got their blocks that they did.
     fn begin(&self) -> Option<Passes> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let passes = state.engine.begin(1);
         self.publish_changes(&mut state);
         for (id, now) in state.engine.take_reserved() {
@@ -272,12 +273,12 @@ impl Pacer {
 
     /// Ends a sequence, or frees the blocks that it kept. Others may wait for the room.
     fn abort(&self, id: u64) {
-        self.state().engine.abort(id);
+        self.state.lock().engine.abort(id);
         self.wake.notify_one();
     }
 
     fn publish(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for (id, now) in state.engine.finish(1) {
             let Some(listener) = state.listeners.get(&id) else {
                 continue; // aborted meanwhile
@@ -290,10 +291,6 @@ impl Pacer {
         }
         self.publish_changes(&mut state);
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
-    }
 }
 
 async fn thaw(frozen: &mut watch::Receiver<bool>) {
@@ -305,7 +302,7 @@ async fn thaw(frozen: &mut watch::Receiver<bool>) {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut state = self.pacer.state();
+        let mut state = self.pacer.state.lock();
         for id in &self.ids {
             state.sessions.remove(id);
             if state.listeners.remove(id).is_some() || self.keeps {

@@ -1,10 +1,11 @@
 //! A worker's state, shared by its connections, and the phases of its life.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use super::config::{Config, StopMode};
@@ -63,7 +64,7 @@ impl Rank {
     }
 
     pub(super) fn received(&self) -> MutexGuard<'_, Received> {
-        self.received.lock().expect("no holder of this lock panics")
+        self.received.lock()
     }
 }
 
@@ -137,7 +138,7 @@ impl Worker {
     }
 
     pub(super) fn rules(&self) -> MutexGuard<'_, Rules> {
-        self.rules.lock().expect("no holder of this lock panics")
+        self.rules.lock()
     }
 
     /// Microseconds since 1970 at which the modelled process started.

@@ -3,9 +3,10 @@
 mod outbox;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 pub(crate) use outbox::Outbox;
@@ -46,7 +47,7 @@ impl PendingHandle {
         if is_solo {
             return;
         }
-        match self.lock().record(record) {
+        match self.queue.lock().record(record) {
             Recorded::Queued { dropped } => self.metrics.evidence("queue_full", dropped),
             Recorded::Malformed => self.metrics.evidence("malformed", 1),
         }
@@ -54,14 +55,9 @@ impl PendingHandle {
 
     /// Replaces the report that is sent.
     pub(crate) fn heat(&self, report: HeatReport) {
-        if !self.lock().heat(report) {
+        if !self.queue.lock().heat(report) {
             self.metrics.evidence("malformed", 1);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Pending> {
-        // Every change under this lock is one call into a pure part, whole or not made.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -243,7 +239,7 @@ impl EvidencePlane {
     /// Sends what was queued since the last time, and what peers still lack of what was queued before.
     fn send(&mut self, around: &Surroundings, cx: &mut Context) {
         let (mut records, heat) = {
-            let mut pending = self.pending.lock();
+            let mut pending = self.pending.queue.lock();
             (pending.take(), pending.latest_heat())
         };
         let before = records.len();

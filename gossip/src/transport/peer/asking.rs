@@ -72,7 +72,7 @@ impl Asking<'_> {
         }
         // Before it is decoded: what is in it may become many times as much.
         let is_within = {
-            let mut table = self.shared.peer_table();
+            let mut table = self.shared.peer_table.lock();
             table.may_bring(self.to, frame.len(), now())
         };
         if !is_within {
@@ -115,7 +115,7 @@ impl Asking<'_> {
     }
 
     fn lie(&self) -> RequestError {
-        let address = self.shared.peers().address(self.to);
+        let address = self.shared.peers.lock().address(self.to);
         let address = address.unwrap_or(self.shared.address);
         self.shared.strike(self.to, address, Reason::Malformed);
         RequestError::Broken

@@ -4,9 +4,10 @@ mod asking;
 mod renewal;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use quinn::Connection;
 use tokio::time::{Instant, sleep};
 
@@ -22,7 +23,7 @@ pub(super) use asking::request;
 
 /// A replica proved itself: dial it at its address, at once if that was tried in vain.
 pub(super) fn meet(shared: &Arc<Shared>, receiver: &Arc<dyn Receiver>, member: &Member) {
-    let mut peers = shared.peers();
+    let mut peers = shared.peers.lock();
     if peers.meet(member) {
         dial(
             &mut peers,
@@ -44,14 +45,14 @@ pub(super) fn leave(
     generation: u64,
 ) -> bool {
     {
-        let mut table = shared.peer_table();
+        let mut table = shared.peer_table.lock();
         if table.generation(id) != Some(generation) {
             return false;
         }
         table.forget(id, super::now());
     }
     tracing::debug!(replica = %id, "a replica leaves");
-    shared.peers().leave(id);
+    shared.peers.lock().leave(id);
     receiver.left(id);
     true
 }
@@ -64,7 +65,7 @@ pub(super) fn learn(
     hints: &[PeerHint],
 ) {
     meet(shared, receiver, member);
-    let outrun = shared.twins().take_outrun(super::now());
+    let outrun = shared.twins.lock().take_outrun(super::now());
     if let Some(seen) = outrun {
         receiver.outrun(seen);
     }
@@ -79,7 +80,7 @@ pub(super) fn learn(
 /// A peer dialled us and showed a certificate. If that of our connection to it is another one, it was
 /// replaced: ours should show the new one too, while both are accepted.
 pub(super) fn shown(shared: &Shared, id: &ReplicaId, accepted: &Connection) {
-    let peers = shared.peers();
+    let peers = shared.peers.lock();
     let dialled = peers.connection(id);
     let is_other = dialled.is_some_and(|dialled| {
         credentials::chain(&dialled).first() != credentials::chain(accepted).first()
@@ -96,7 +97,7 @@ pub(super) fn consider(
     id: &ReplicaId,
     address: SocketAddr,
 ) {
-    let mut peers = shared.peers();
+    let mut peers = shared.peers.lock();
     if peers.is_news(id) {
         dial(&mut peers, shared, receiver, id, address, false);
     }
@@ -138,11 +139,11 @@ impl Task {
             () = whole.cancelled() => return, // the endpoint closes all connections itself
         }
         // Given up; if removed by somebody else, there is nothing left to do.
-        let mut peers = self.shared.peers();
+        let mut peers = self.shared.peers.lock();
         if peers.is_task(&self.id, self.peer.task) {
             peers.leave(&self.id);
             drop(peers);
-            self.shared.peer_table().forget(&self.id, super::now());
+            self.shared.peer_table.lock().forget(&self.id, super::now());
         }
     }
 
@@ -150,7 +151,7 @@ impl Task {
         let mut heard = Instant::now();
         loop {
             let mut pause_min = Duration::ZERO;
-            let known = self.shared.peer_table().generation(&self.id);
+            let known = self.shared.peer_table.lock().generation(&self.id);
             match hello::dial(&self.shared, self.peer.address, Some(&self.id)).await {
                 Ok(dialled) => {
                     self.serve(dialled, waiting).await;
@@ -163,7 +164,7 @@ impl Task {
                 }
                 Err(DialError::Leaving) => {
                     let is_gone = known.map_or_else(
-                        || !self.shared.peers().is_proven(&self.id),
+                        || !self.shared.peers.lock().is_proven(&self.id),
                         |generation| self.leaves(generation),
                     );
                     if is_gone {
@@ -171,7 +172,7 @@ impl Task {
                     }
                 }
                 Err(error) => {
-                    let is_proven = self.shared.peers().is_proven(&self.id);
+                    let is_proven = self.shared.peers.lock().is_proven(&self.id);
                     self.failed(&error, is_proven);
                     let patience = if is_proven {
                         limits::PROVEN_FOR
@@ -194,7 +195,7 @@ impl Task {
 
     /// It has a connection to this replica, though there is none the other way.
     fn reaches_us(&self) -> bool {
-        !self.shared.peers().connections_of(&self.id).is_empty()
+        !self.shared.peers.lock().connections_of(&self.id).is_empty()
     }
 
     fn failed(&self, error: &DialError, is_proven: bool) {
@@ -238,9 +239,12 @@ impl Task {
             // Not before this task ends: it holds the other ends itself.
             () = lanes => return,
         };
-        self.shared.peers().set_link(&self.id, self.peer.task, None);
+        self.shared
+            .peers
+            .lock()
+            .set_link(&self.id, self.peer.task, None);
         if let Some(kept) = hello::kept_instead(&renewal::current(&current)) {
-            let mut twins = self.shared.twins();
+            let mut twins = self.shared.twins.lock();
             twins.refused(&self.id, kept, super::now());
         }
         tracing::info!(replica = %self.id, address = %self.peer.address, reason = %closed, "connection ended");
@@ -272,7 +276,8 @@ pub(super) async fn say_leave(shared: &Arc<Shared>) {
     };
     let goodbyes = tokio_util::task::TaskTracker::new();
     for (_, connection) in shared
-        .peers()
+        .peers
+        .lock()
         .linked()
         .into_iter()
         .filter_map(|peer| peer.link)

@@ -1,7 +1,6 @@
 //! A peer's connection replaced by another one, under the certificates of now, without a gap.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use quinn::{Connection, ConnectionError};
 use tokio::time::sleep;
 
@@ -15,7 +14,7 @@ impl Task {
     /// Enters a connection as the link to the peer, `own` being our generation in its HELLO.
     pub(super) fn take(&self, connection: &Connection, own: u64, member: &Member) {
         let link = (member.generation, connection.clone());
-        let mut peers = self.shared.peers();
+        let mut peers = self.shared.peers.lock();
         peers.set_link(&self.id, self.peer.task, Some(link));
         // Our generation was renewed while HELLO was answered. Under the lock: a renewal from now on finds the link.
         if own != self.shared.generation() {
@@ -44,7 +43,7 @@ impl Task {
                 dialled = self.successor() => dialled,
             };
             self.take(&fresh, own, &again);
-            *current.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
+            *current.lock() = fresh;
             let reason = "renewed";
             let replaced = &self.shared.metrics.replaced;
             replaced.get_or_create(&Why { reason }).inc();
@@ -79,6 +78,6 @@ impl Task {
 
 /// The connection to send on now.
 pub(super) fn current(connection: &Mutex<Connection>) -> Connection {
-    let connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+    let connection = connection.lock();
     connection.clone()
 }

@@ -1,8 +1,8 @@
 //! Targets, and idle connections to them.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -13,6 +13,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::HeaderValue;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
@@ -264,7 +265,7 @@ impl Endpoint {
 
     async fn pooled(&self) -> Option<Connection> {
         loop {
-            let idle = self.idle().pop()?;
+            let idle = self.idle.lock().pop()?;
             let mut connection = idle.connection;
             // Right after a reply a connection may need a moment; a closed one fails at once.
             if idle.since.elapsed() < IDLE_MAX
@@ -274,10 +275,6 @@ impl Endpoint {
                 return Some(connection);
             }
         }
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().expect("no holder of this lock panics")
     }
 
     async fn connect(&self) -> anyhow::Result<Connection> {
@@ -308,7 +305,7 @@ fn no_connection(error: anyhow::Error) -> NoReply {
 impl Reply<'_> {
     /// Gives the connection back, if the body was read to its end.
     pub(super) fn recycle_if(self, is_whole: bool) {
-        let mut idle = self.endpoint.idle();
+        let mut idle = self.endpoint.idle.lock();
         if is_whole && idle.len() < IDLE_CONNECTIONS_MAX {
             idle.push(Idle {
                 connection: self.connection,

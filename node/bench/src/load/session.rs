@@ -1,9 +1,9 @@
 //! Which session comes next, and its requests one after the other.
 
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -69,16 +69,12 @@ impl Sessions {
 
     /// No request will be sent any more.
     pub(super) fn close(&self) {
-        drop(self.ended().take());
-    }
-
-    fn ended(&self) -> std::sync::MutexGuard<'_, Option<mpsc::Sender<Ended>>> {
-        self.ended.lock().expect("no holder of this lock panics")
+        drop(self.ended.lock().take());
     }
 
     /// Sends the requests of a session, the first of which is due at `due`. Time and a stop end it between two.
     pub(super) async fn hold(&self, session: u64, due: Instant) {
-        let Some(ended) = self.ended().clone() else {
+        let Some(ended) = self.ended.lock().clone() else {
             return;
         };
         let first = (self.plan.first_session + session) * self.plan.source.turns();

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::try_join_all;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use kube::{Client, Error};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::KubernetesSettings;
@@ -126,7 +126,7 @@ impl Follower<'_> {
     /// Changes the board, and reports the picture that it shows then.
     fn change(&self, change: impl FnOnce(&mut Board)) -> Result<(), Failure> {
         let picture = {
-            let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut board = self.board.lock();
             change(&mut board);
             board.picture()
         };
@@ -140,7 +140,7 @@ impl Follower<'_> {
 
     /// A scope is as it was; the picture is true once all scopes are.
     fn confirm(&self, scope: usize) {
-        let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut board = self.board.lock();
         if board.confirm(scope) {
             self.feed.confirm();
         }
@@ -148,7 +148,7 @@ impl Follower<'_> {
 
     /// Logs problems that are new.
     fn tell(&self, problems: Vec<Problem>) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         let problems: BTreeSet<Problem> = problems.into_iter().take(TOLD_MAX).collect();
         for problem in problems.difference(&told) {
             tracing::warn!("{problem}");

@@ -1,9 +1,9 @@
 //! Sessions of people who gave the token. They live here alone: the browser holds a number drawn at random.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::time::Instant;
@@ -46,7 +46,7 @@ impl Sessions {
         SystemRandom::new().fill(&mut id).ok()?;
         let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
         let now = Instant::now();
-        let mut sessions = self.sessions();
+        let mut sessions = self.0.lock();
         sessions.retain(|_, session| session.is_open(now));
         if sessions.len() >= SESSIONS_MAX {
             let oldest = sessions.iter().min_by_key(|(_, session)| session.used);
@@ -65,7 +65,7 @@ impl Sessions {
     /// Whether it is open; it counts as used.
     pub(super) fn is_known(&self, id: &str, token: &Secret) -> bool {
         let now = Instant::now();
-        let mut sessions = self.sessions();
+        let mut sessions = self.0.lock();
         let Some(session) = sessions.get_mut(&sum_of(id)) else {
             return false;
         };
@@ -79,12 +79,7 @@ impl Sessions {
 
     /// Ends it.
     pub(super) fn end(&self, id: &str) {
-        self.sessions().remove(&sum_of(id));
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, HashMap<Sum, Session>> {
-        // Each change is one call.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(&sum_of(id));
     }
 }
 
@@ -136,7 +131,7 @@ mod tests {
             ids.push(sessions.open(&good).expect("random numbers"));
             assert!(sessions.is_known(&ids[0], &good));
         }
-        assert_eq!(sessions.sessions().len(), SESSIONS_MAX);
+        assert_eq!(sessions.0.lock().len(), SESSIONS_MAX);
         assert!(!sessions.is_known(&ids[1], &good));
         assert!(sessions.is_known(&ids[2], &good));
     }

@@ -5,14 +5,15 @@
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use grapevine_gossip::Agent;
 use grapevine_gossip::ReplicaId;
 use grapevine_gossip::dry_run::DryRun;
 use grapevine_placement::Digest;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -63,13 +64,13 @@ impl Samples {
 
     /// Share of the latest comparisons that named the same worker, and their number; `None` before the first.
     pub fn agreement(&self) -> Option<(f64, usize)> {
-        let window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let window = self.window.lock();
         let same = window.iter().filter(|same| **same).count();
         (!window.is_empty()).then(|| (same as f64 / window.len() as f64, window.len()))
     }
 
     fn note(&self, same: bool) {
-        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut window = self.window.lock();
         if window.len() == WINDOW {
             window.pop_front();
         }

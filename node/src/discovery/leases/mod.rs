@@ -15,7 +15,7 @@ mod heard;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use grapevine_discovery::label::to_write;
@@ -23,6 +23,7 @@ use grapevine_discovery::{Counts, Sight, Statement};
 use grapevine_gossip::registry::{Entry, TakenOut};
 use grapevine_gossip::worker::{Labels, Source, State, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, ChangeError, ReplicaId};
+use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use self::heard::{Due, Heard, answers_for};
@@ -105,11 +106,11 @@ impl Leases {
         by: Option<Renewer<'_>>,
     ) -> Result<(), LeaseError> {
         let is_elsewhere = self.is_elsewhere(id);
-        let is_news = self.heard().declares(id, &labels);
+        let is_news = self.heard.lock().declares(id, &labels);
         let result = self.try_renew(id, spec, labels, is_news).await;
         if result.is_err() {
             // It is still to be written.
-            self.heard().take_back(id);
+            self.heard.lock().take_back(id);
         }
         let label = if result.is_ok() { "renewed" } else { "failed" };
         self.count(label);
@@ -123,7 +124,7 @@ impl Leases {
 
     /// Whether two processes renew the lease, which do not know of each other.
     pub fn are_two(&self, id: &WorkerId) -> bool {
-        let processes = &self.heard().processes;
+        let processes = &self.heard.lock().processes;
         let of_it = processes.get(id);
         of_it.is_some_and(|of_it| of_it.are_two(self.ttl(), Instant::now()))
     }
@@ -138,7 +139,7 @@ impl Leases {
 
     fn renewed_by(&self, id: &WorkerId, by: Renewer<'_>, is_elsewhere: bool) {
         let (ttl, now) = (self.ttl(), Instant::now());
-        let mut heard = self.heard();
+        let mut heard = self.heard.lock();
         let is_news = match heard.processes.get_mut(id) {
             Some(known) => known.renewed(by, is_elsewhere, ttl, now),
             None => {
@@ -160,7 +161,7 @@ impl Leases {
         labels: Labels,
         is_news: bool,
     ) -> Result<(), LeaseError> {
-        self.heard().renewal(id, self.ttl(), Instant::now());
+        self.heard.lock().renewal(id, self.ttl(), Instant::now());
         let entry = self.parts.agent.entry_of(id, &self.source);
         let known = entry.as_ref().and_then(|entry| entry.spec.as_deref());
         let is_mine = entry
@@ -206,7 +207,7 @@ impl Leases {
     /// Ends a lease: the worker is removed at once.
     /// Errors: [`LeaseError::Change`] if it could not be written.
     pub async fn release(&self, id: &WorkerId) -> Result<(), LeaseError> {
-        self.heard().forget(id);
+        self.heard.lock().forget(id);
         let source = self.source.clone();
         let ack = self.parts.agent.remove_worker(id, source).await?;
         // Of a lease that is not there, or has ended, there was nothing to take out.
@@ -259,7 +260,7 @@ impl Leases {
         let mine = |entry: &&Entry| answers_for(agent.replica(), entry.writer.as_ref(), &live);
         let mine: Vec<&Entry> = entries.iter().filter(mine).collect();
         {
-            let mut heard = self.heard();
+            let mut heard = self.heard.lock();
             heard
                 .processes
                 .retain(|_, processes| !processes.is_over(config.ttl, now));
@@ -285,7 +286,7 @@ impl Leases {
 
     fn judge(&self, entry: &Entry, config: &LeaseConfig) -> Due {
         let (now, is_masked) = (Instant::now(), || self.is_masked(&entry.id));
-        let heard = self.heard();
+        let heard = self.heard.lock();
         let is_taken_over = heard.is_taken_over(self.parts.agent.replica(), entry);
         let is_kept = || is_taken_over && (self.parts.is_good)(&entry.id);
         heard.due(entry, is_masked, is_kept, config, now)
@@ -336,7 +337,7 @@ impl Leases {
     /// For peers: that renewals are heard here. For operators: how many leases there are.
     fn show(&self, entries: &[Entry], mine: usize, now: Instant) {
         let (last, is_seeing, is_deaf) = {
-            let heard = self.heard();
+            let heard = self.heard.lock();
             let is_seeing = heard.hears(self.parts.config.look().ttl, now);
             // Where no lease is left, nothing is to be heard.
             let is_deaf = heard.is_deaf && !entries.iter().all(|entry| self.is_masked(&entry.id));
@@ -381,10 +382,5 @@ impl Leases {
     fn count(&self, result: &'static str) {
         let renewals = &self.parts.metrics.renewals;
         renewals.get_or_create(&ResultLabels { result }).inc();
-    }
-
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        // Instants, whole whatever panicked.
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

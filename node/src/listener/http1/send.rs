@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 use std::error::Error;
 use std::io::{self, IoSlice, Write as _};
 use std::pin::Pin;
-use std::sync::Mutex;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http_body::Body;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::answer::{AnswerHead, Framed};

@@ -8,11 +8,12 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::buf::BufMut;
 use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::request::{HeadReader, RequestHead};
@@ -96,7 +97,7 @@ impl<Io> Wire<Io> {
     /// The stream, for another protocol; none while a body of a request is being read.
     pub(in crate::listener) fn into_io(wire: Shared<Io>) -> Option<Io> {
         let wire = Arc::into_inner(wire)?;
-        Some(wire.into_inner().unwrap_or_else(PoisonError::into_inner).io)
+        Some(wire.into_inner().io)
     }
 
     /// No request is read after the one in progress, or the head that has come whole; one more where the last answer began
@@ -140,7 +141,7 @@ impl<Io> Wire<Io> {
 }
 
 pub(in crate::listener) fn lock<Io>(wire: &Mutex<Wire<Io>>) -> MutexGuard<'_, Wire<Io>> {
-    wire.lock().unwrap_or_else(PoisonError::into_inner)
+    wire.lock()
 }
 
 impl<Io: AsyncRead + AsyncWrite + Unpin> Wire<Io> {

@@ -8,7 +8,7 @@ mod starts;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
@@ -18,6 +18,7 @@ use http::{HeaderMap, HeaderValue, Request};
 use opentelemetry_proto::tonic::collector::metrics::v1::{
     ExportMetricsPartialSuccess, ExportMetricsServiceResponse,
 };
+use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
@@ -165,7 +166,7 @@ impl Exporter {
         let (scope, starts) = (Arc::clone(&self.scope), Arc::clone(&self.starts));
         let read = Arc::clone(read);
         let translated = tokio::task::spawn_blocking(move || {
-            let mut starts = starts.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut starts = starts.lock();
             messages(snapshot::metrics(&read()), &scope, &mut starts, now)
         });
         // The process is ending if it does not run.

@@ -5,12 +5,13 @@
 mod counters;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use grapevine_gossip::view::{ReplicaInfo, View};
 use grapevine_gossip::worker::State;
 use grapevine_gossip::{Agent, PeerLink, ReplicaId};
+use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use self::counters::Counters;
@@ -83,12 +84,7 @@ impl Recorder {
             at: self.began.elapsed(),
             clock: SystemTime::now(),
         };
-        look(&self.lock(), moment)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, History> {
-        // Each change is complete before anything could panic.
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+        look(&self.history.lock(), moment)
     }
 }
 
@@ -162,7 +158,7 @@ impl Sampler {
         lasting.iter().for_each(say);
         marks.extend(lasting);
         if !marks.is_empty() {
-            self.parts.recorder.lock().mark(marks);
+            self.parts.recorder.history.lock().mark(marks);
         }
     }
 
@@ -201,7 +197,7 @@ impl Sampler {
                 .collect(),
         };
         let at = now.duration_since(parts.recorder.began);
-        let left_out = parts.recorder.lock().take(at, taken);
+        let left_out = parts.recorder.history.lock().take(at, taken);
         if left_out > 0 {
             parts.metrics.refusals.limit_reached("page_history");
         }

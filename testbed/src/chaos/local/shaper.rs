@@ -8,10 +8,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
 
 use anyhow::Context;
+use parking_lot::RwLock;
 use tokio::net::UdpSocket;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -39,22 +40,22 @@ pub(super) struct Network {
 
 impl Network {
     pub(super) fn change(&self, change: impl FnOnce(&mut Links)) {
-        change(&mut self.links.write().expect("no holder panics"));
+        change(&mut self.links.write());
     }
 
     fn place(&self, replica: usize, address: SocketAddr) {
-        let mut places = self.places.write().expect("no holder panics");
+        let mut places = self.places.write();
         places.retain(|_, number| *number != replica);
         places.insert(address, replica);
     }
 
     fn who(&self, address: SocketAddr) -> Option<usize> {
-        let places = self.places.read().expect("no holder panics");
+        let places = self.places.read();
         places.get(&address).copied()
     }
 
     fn copies(&self, from: Option<usize>, to: Option<usize>) -> Copies {
-        let links = self.links.read().expect("no holder panics");
+        let links = self.links.read();
         links.copies(from, to, &mut rand::rng())
     }
 
@@ -107,7 +108,7 @@ impl Shaper {
     /// Sets the replica's gossip socket, once it is started.
     pub(super) fn found(&self, gossip: SocketAddr) {
         self.network.place(self.replica, gossip);
-        *self.target.write().expect("no holder panics") = Some(gossip);
+        *self.target.write() = Some(gossip);
     }
 }
 
@@ -135,7 +136,7 @@ impl Relay {
                 // An ICMP error of an earlier send: receive the next packet.
                 Err(_) => continue,
             };
-            let target = *relay.target.read().expect("no holder panics");
+            let target = *relay.target.read();
             let Some(target) = target else {
                 continue;
             };

@@ -7,9 +7,10 @@ mod look;
 mod thin;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -93,7 +94,7 @@ impl Observer {
         text: impl Into<String>,
     ) -> MarkId {
         let at_ms = self.origin.elapsed_ms();
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.marks.len() >= MARKS_MAX {
             state.marks_beyond += 1;
             return MarkId(None);
@@ -111,7 +112,7 @@ impl Observer {
     /// Records that it ends now; a second call changes nothing.
     pub(crate) fn end(&self, id: MarkId) {
         let now = self.origin.elapsed_ms();
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Some(mark) = id.0.and_then(|index| state.marks.get_mut(index)) {
             mark.until_ms.get_or_insert(now);
         }
@@ -141,7 +142,7 @@ impl Observer {
 
     /// Ends the observation and returns what was seen. Faults that were not ended stay open.
     pub(crate) fn finish(self) -> Observed {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let mut notes = Vec::new();
         if state.marks_beyond > 0 {
             notes.push(format!(
@@ -161,10 +162,6 @@ impl Observer {
             notes,
         }
     }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().expect("no holder of this lock panics")
 }
 
 async fn watch_seats(
@@ -201,7 +198,7 @@ async fn watch_seats(
         let looks = look_at_all(&replicas, &mut eyes, &prompts).await;
         let sample = Arc::new(sample(at_ms, &replicas, looks, ask));
         {
-            let mut state = lock(&state);
+            let mut state = state.lock();
             let State {
                 marks,
                 samples,

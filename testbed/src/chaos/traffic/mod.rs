@@ -2,9 +2,10 @@
 //!
 //! [`grapevine_bench::load`] sends and measures; this file places each request on the run's axis.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::record::{FailedRequest, Origin, Window};
@@ -100,7 +101,7 @@ impl Traffic {
         let task = tokio::spawn(async move {
             let client = Arc::new(Client::one(front));
             load::run_until(client, plan, &until, |ended, tally| {
-                into.state().add(ended, tally, origin);
+                into.state.lock().add(ended, tally, origin);
             })
             .await
         });
@@ -114,14 +115,14 @@ impl Traffic {
 
     /// Sums so far.
     pub(crate) fn live(&self) -> Live {
-        self.shared.state().live
+        self.shared.state.lock().live
     }
 
     /// Sends nothing more and waits for what is in flight, at most for one request's limit.
     pub(crate) async fn stop(self) -> anyhow::Result<TrafficReport> {
         self.stop.sending.cancel();
         let report = self.task.await?;
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         Ok(TrafficReport {
             windows: state.windows.finish(self.origin.elapsed_ms()),
             failures: std::mem::take(&mut state.failures),
@@ -129,12 +130,6 @@ impl Traffic {
             totals: report.summary,
             shed: report.shed,
         })
-    }
-}
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
     }
 }
 

@@ -12,8 +12,9 @@ use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{broadcast, watch};
@@ -179,12 +180,8 @@ impl Publisher {
             replay.map(|replay| tokio::spawn(accept(replay, Arc::downgrade(&publisher), true))),
         );
         let tasks = tasks.into_iter().map(AbortOnDropHandle::new);
-        publisher.tasks.lock().expect("whole").extend(tasks);
+        publisher.tasks.lock().extend(tasks);
         Ok(publisher)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
     }
 
     /// Publishes what happened in a step; nothing for nothing.
@@ -198,7 +195,7 @@ impl Publisher {
         let arrays = self.config.arrays;
         let changes = &*seeded(changes, self.config.hash_seed);
         let payload = encode::batch(changes, self.block_tokens, self.rank, arrays, session_of);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
         let fault = state.fault;
@@ -224,7 +221,7 @@ impl Publisher {
 
     /// Another process: connections are cut, and numbers begin anew.
     pub(super) fn restart(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.next = 0;
         state.buffer.clear();
         drop(state);
@@ -232,7 +229,7 @@ impl Publisher {
     }
 
     pub(super) fn set(&self, fault: KvEventsFault) {
-        self.state().fault = fault;
+        self.state.lock().fault = fault;
         if fault == KvEventsFault::Closed {
             self.life.send_modify(|life| *life += 1);
         }
@@ -273,7 +270,7 @@ impl Publisher {
         let from = <[u8; 8]>::try_from(from).map_err(io::Error::other)?;
         let from = u64::from_be_bytes(from);
         let buffered: Vec<_> = {
-            let state = self.state();
+            let state = self.state.lock();
             let wanted = state.buffer.iter().filter(|(number, _)| *number >= from);
             wanted.cloned().collect()
         };
@@ -297,7 +294,7 @@ async fn accept(listener: TcpListener, publisher: std::sync::Weak<Publisher>, is
         let (Ok((stream, _)), Some(publisher)) = (accepted, publisher.upgrade()) else {
             return;
         };
-        if publisher.state().fault == KvEventsFault::Closed {
+        if publisher.state.lock().fault == KvEventsFault::Closed {
             continue;
         }
         connections.spawn(async move {

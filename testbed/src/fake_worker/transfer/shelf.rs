@@ -4,9 +4,10 @@
 //! blocks occupy the engine's cache all that time. Bounded by the cache; the history by [`HISTORY_MAX`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
@@ -111,24 +112,24 @@ impl Shelf {
 
     /// Ids of all engines, by rank.
     pub(in crate::fake_worker) fn engine_ids(&self) -> Vec<String> {
-        self.state().engine_ids.clone()
+        self.state.lock().engine_ids.clone()
     }
 
     pub(in crate::fake_worker) fn engine_id(&self, rank: u32) -> String {
-        let state = self.state();
+        let state = self.state.lock();
         state.engine_ids[rank as usize % state.engine_ids.len()].clone()
     }
 
     /// Rank of an engine, if it is one of this worker.
     pub(in crate::fake_worker) fn rank_of(&self, engine_id: &str) -> Option<u32> {
-        let state = self.state();
+        let state = self.state.lock();
         let at = state.engine_ids.iter().position(|id| id == engine_id)?;
         u32::try_from(at).ok()
     }
 
     /// Ids for so many new blocks.
     pub(in crate::fake_worker) fn block_ids(&self, count: u32) -> Vec<u64> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let first = state.next_block;
         state.next_block += u64::from(count);
         // Block 0 is vLLM's null block.
@@ -141,7 +142,7 @@ impl Shelf {
         let key = hold.key.clone();
         let shelf = Arc::downgrade(self);
         // Before the expiry begins, which must find what it is for.
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let expiry = tokio::spawn(async move {
             tokio::time::sleep(limit).await;
             if let Some(shelf) = shelf.upgrade() {
@@ -166,7 +167,11 @@ impl Shelf {
 
     /// What is kept under a key.
     pub(in crate::fake_worker) fn find(&self, key: &str) -> Option<Hold> {
-        self.state().held.get(key).map(|kept| kept.hold.clone())
+        self.state
+            .lock()
+            .held
+            .get(key)
+            .map(|kept| kept.hold.clone())
     }
 
     /// The same, waiting until it is computed.
@@ -185,7 +190,7 @@ impl Shelf {
         loop {
             let changed = self.changed.notified();
             if self.find(key).is_none() {
-                let state = self.state();
+                let state = self.state.lock();
                 let mut ended = state.history.iter().rev();
                 return ended.find(|hold| hold.key == key).map(|hold| hold.state);
             }
@@ -195,7 +200,7 @@ impl Shelf {
 
     /// Takes in what a prefill worker sent; the oldest goes when there is too much.
     pub(in crate::fake_worker) fn deliver(&self, key: String, parcel: Parcel) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.inbox.len() >= INBOX_MAX {
             state.inbox.pop_front();
         }
@@ -205,7 +210,7 @@ impl Shelf {
     }
 
     fn take_delivered(&self, key: &str) -> Option<Parcel> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let at = state.inbox.iter().position(|(found, _)| found == key)?;
         state.inbox.remove(at).map(|(_, parcel)| parcel)
     }
@@ -223,7 +228,7 @@ impl Shelf {
 
     /// Frees what is kept under a key; false if nothing is.
     pub(in crate::fake_worker) fn free(&self, key: &str, how: HoldState) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let found = state.held.remove(key);
         let is_found = found.is_some();
         if let Some(kept) = found {
@@ -237,18 +242,18 @@ impl Shelf {
 
     /// Everything that is kept expires now; how many holds that were.
     pub(in crate::fake_worker) fn expire_all(&self) -> usize {
-        let keys: Vec<String> = self.state().held.keys().cloned().collect();
+        let keys: Vec<String> = self.state.lock().held.keys().cloned().collect();
         let expired = |key: &&String| self.free(key, HoldState::Expired);
         keys.iter().filter(expired).count()
     }
 
     /// As after a restart: new engine ids, nothing kept, nobody known.
     pub(in crate::fake_worker) fn restart(&self) {
-        let keys: Vec<String> = self.state().held.keys().cloned().collect();
+        let keys: Vec<String> = self.state.lock().held.keys().cloned().collect();
         for key in keys {
             self.free(&key, HoldState::Lost);
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let ranks = state.engine_ids.len() as u32;
         state.engine_ids = engine_ids(ranks);
         state.known.clear();
@@ -258,27 +263,23 @@ impl Shelf {
 
     /// Remembers that a handshake with this engine worked.
     pub(in crate::fake_worker) fn know(&self, engine_id: &str) {
-        self.state().known.insert(engine_id.to_owned());
+        self.state.lock().known.insert(engine_id.to_owned());
     }
 
     pub(in crate::fake_worker) fn knows(&self, engine_id: &str) -> bool {
-        self.state().known.contains(engine_id)
+        self.state.lock().known.contains(engine_id)
     }
 
     /// Holds that expired since the start.
     pub(in crate::fake_worker) fn expired(&self) -> u64 {
-        self.state().expired
+        self.state.lock().expired
     }
 
     /// All holds: ended ones first, in the order in which they ended.
     pub(in crate::fake_worker) fn holds(&self) -> Vec<Hold> {
-        let state = self.state();
+        let state = self.state.lock();
         let held = state.held.values().map(|kept| kept.hold.clone());
         state.history.iter().cloned().chain(held).collect()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
     }
 }
 

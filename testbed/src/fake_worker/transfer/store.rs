@@ -5,7 +5,9 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::{LazyLock, Mutex};
+use std::sync::LazyLock;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Blocks that the memory of a process takes.
 const BLOCKS_MAX: usize = 1 << 20;
@@ -46,8 +48,8 @@ impl Store {
     }
 }
 
-fn shared() -> std::sync::MutexGuard<'static, HashSet<u64>> {
-    SHARED.lock().expect("no holder of this lock panics")
+fn shared() -> MutexGuard<'static, HashSet<u64>> {
+    SHARED.lock()
 }
 
 fn name(block: u64) -> String {
