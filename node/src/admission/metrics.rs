@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use grapevine_placement::named;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use crate::api::Priority;
 #[cfg(test)]
 use crate::metrics::Row;
-use crate::metrics::{Counter, Family, Gauge, Histogram, Histograms, label_set, metrics, seconds};
+use crate::metrics::{Counter, Family, Gauge, Histogram, Histograms, label_sets, metrics, seconds};
 
 named! {
     /// How a request's admission ended.
@@ -40,21 +39,11 @@ named! {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct AdmissionLabels {
-    class: &'static str,
-    result: &'static str,
-}
-
-/// A queue and a class of requests.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-#[allow(missing_docs, reason = "the fields are the labels")]
-pub struct QueueLabels {
-    pub queue: &'static str,
-    pub class: &'static str,
-}
-
-label_set! {
+label_sets! {
+    /// A class of requests, and what became of one.
+    AdmissionLabels { class: &'static str, result: &'static str }
+    /// A queue and a class of requests.
+    QueueLabels { queue: &'static str, class: &'static str }
     /// A model, and what its requests do.
     ModelStateLabels { model: Arc<str>, state: &'static str }
 }

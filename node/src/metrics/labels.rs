@@ -7,10 +7,10 @@ use prometheus_client::encoding::{
     EncodeLabel, EncodeLabelValue, LabelSetEncoder, LabelValueEncoder,
 };
 
-/// Declares a set of labels: `pub Name { label: &'static str or Arc<str>, ... }`. Their values are escaped where they are
-/// written, which the library does not do: a quote in the name of a model would end the scrape there.
-macro_rules! label_set {
-    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ }) => {
+/// Declares sets of labels: `Name { label: &'static str or Arc<str>, ... }`. Their values are escaped where they are written,
+/// which the library does not do: a quote in the name of a model would end the scrape there.
+macro_rules! label_sets {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ })+) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, Hash)]
         #[allow(missing_docs, reason = "the fields are the labels")]
@@ -25,10 +25,10 @@ macro_rules! label_set {
                 Ok(())
             }
         }
-    };
+    )+};
 }
 
-pub(crate) use label_set;
+pub(crate) use label_sets;
 
 /// Writes one label, whatever its value is.
 pub(crate) fn encode_label(
@@ -57,80 +57,44 @@ impl EncodeLabelValue for Escaped<'_> {
     }
 }
 
-label_set! {
+label_sets! {
     /// A request's endpoint and model, how it ended, and which hundred its status is of.
     RequestLabels { endpoint: &'static str, model: Arc<str>, outcome: &'static str, status: &'static str }
-}
-label_set! {
     /// A comparison's result, and whether a worker was known to hold more of the prompt than what is hot: `known` or
     /// `unknown`.
     AgreementLabels { result: &'static str, prompt: &'static str }
-}
-label_set! {
     /// An endpoint and a model.
     ModelEndpointLabels { endpoint: &'static str, model: Arc<str> }
-}
-label_set! {
     /// One model that the cluster serves.
     ModelLabels { model: Arc<str> }
-}
-label_set! {
     /// One registered worker.
     WorkerLabels { worker: Arc<str> }
-}
-label_set! {
     /// A worker and one of its models.
     WorkerModelLabels { worker: Arc<str>, model: Arc<str> }
-}
-label_set! {
     /// The same, and by what tokens were counted: `usage` or `events`.
     TokenLabels { worker: Arc<str>, model: Arc<str>, source: &'static str }
-}
-label_set! {
     /// A worker and how an attempt on it ended.
     AttemptLabels { worker: Arc<str>, result: &'static str }
-}
-label_set! {
     /// Why a worker was chosen.
     ReasonLabels { reason: &'static str }
-}
-label_set! {
     /// Something that happened.
     EventLabels { event: &'static str }
-}
-label_set! {
     /// How something turned out.
     ResultLabels { result: &'static str }
-}
-label_set! {
     /// What other replicas claim of workers, and whether they are believed.
     ClaimLabels { claim: &'static str, believed: &'static str }
-}
-label_set! {
     /// One source of workers.
     SourceLabels { source: Arc<str> }
-}
-label_set! {
     /// What is known of something.
     StateLabels { state: &'static str }
-}
-label_set! {
     /// A source of workers, and what is known of these.
     SourceStateLabels { source: Arc<str>, state: &'static str }
-}
-label_set! {
     /// A source of workers, and what was done with these.
     ActionLabels { source: Arc<str>, action: &'static str }
-}
-label_set! {
     /// One of the ports.
     PortLabels { port: &'static str }
-}
-label_set! {
     /// A limit that was reached.
     LimitLabels { limit: &'static str }
-}
-label_set! {
     /// An error that the router itself answered with.
     ErrorLabels { code: &'static str }
 }

@@ -33,7 +33,7 @@ pub use labels::{
     ResultLabels, SourceLabels, SourceStateLabels, StateLabels, TokenLabels, WorkerLabels,
     WorkerModelLabels,
 };
-pub(crate) use labels::{encode_label, label_set};
+pub(crate) use labels::{encode_label, label_sets};
 pub use prometheus_client::metrics::counter::Counter;
 pub use prometheus_client::metrics::family::Family;
 pub use prometheus_client::metrics::gauge::Gauge;

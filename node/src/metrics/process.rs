@@ -3,23 +3,14 @@
 use std::sync::atomic::AtomicU64;
 
 use procfs::process::{LimitValue, Process};
-use prometheus_client::encoding::EncodeLabelSet;
 
-use super::{Counter, Family, FloatGauge, Gauge, metrics};
+use super::{Counter, Family, FloatGauge, Gauge, label_sets, metrics};
 
-/// What was built.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-#[allow(missing_docs, reason = "the fields are the labels")]
-pub struct BuildLabels {
-    pub version: &'static str,
-    pub revision: &'static str,
-}
-
-/// A task that stands as long as the replica.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-#[allow(missing_docs, reason = "the fields are the labels")]
-pub struct TaskLabels {
-    pub task: &'static str,
+label_sets! {
+    /// What was built.
+    BuildLabels { version: &'static str, revision: &'static str }
+    /// A task that stands as long as the replica.
+    TaskLabels { task: &'static str }
 }
 
 metrics! {

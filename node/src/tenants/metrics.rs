@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::metrics::{Counter, Family, Gauge, ReasonLabels, ResultLabels, label_set, metrics};
+use crate::metrics::{Counter, Family, Gauge, ReasonLabels, ResultLabels, label_sets, metrics};
 
-label_set! {
+label_sets! {
     /// One tenant of the file.
     TenantLabels { tenant: Arc<str> }
-}
-label_set! {
     /// A tenant and why its requests were turned away, one of [`REFUSALS`].
     TenantReasonLabels { tenant: Arc<str>, reason: &'static str }
 }

@@ -3,27 +3,17 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use grapevine_gossip::identity::Term;
-use prometheus_client::encoding::EncodeLabelSet;
 
-use crate::metrics::{Counter, Family, Gauge, ResultLabels, metrics};
+use crate::metrics::{Counter, Family, Gauge, ResultLabels, label_sets, metrics};
 
 /// All files that are watched, as labels.
 const FILES: [&str; 4] = ["listener", "workers", "worker_keys", "gossip"];
 
-/// Which files: one of `FILES`.
-#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct FilesLabels {
-    /// Stable metric label.
-    pub files: &'static str,
-}
-
-/// Which files, and what became of reading them again.
-#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct ReloadLabels {
-    /// Stable metric label.
-    pub files: &'static str,
-    /// `loaded` or `failed`.
-    pub result: &'static str,
+label_sets! {
+    /// Which files: one of `FILES`.
+    FilesLabels { files: &'static str }
+    /// Which files, and what became of reading them again: `loaded` or `failed`.
+    ReloadLabels { files: &'static str, result: &'static str }
 }
 
 metrics! {

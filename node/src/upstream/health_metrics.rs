@@ -4,23 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use grapevine_placement::{BreakerState, Claim, Health as Probed, named};
-use prometheus_client::encoding::EncodeLabelSet;
 
 use super::worker::Worker;
 use crate::metrics::{
-    Counter, Family, FloatGauge, Gauge, ModelLabels, ResultLabels, WorkerLabels, label_set, metrics,
+    Counter, Family, FloatGauge, Gauge, ModelLabels, ResultLabels, WorkerLabels, label_sets,
+    metrics,
 };
 
-label_set! {
+label_sets! {
     /// A worker and what its health became.
     ChangeLabels { worker: Arc<str>, to: &'static str }
-}
-
-/// One verdict.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-#[allow(missing_docs, reason = "the fields are the labels")]
-pub struct VerdictLabels {
-    pub verdict: &'static str,
+    /// One verdict.
+    VerdictLabels { verdict: &'static str }
 }
 
 /// An ejected worker whose time out of use is over: without traffic it stays so, and is of use all the same.
