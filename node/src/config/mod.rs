@@ -9,7 +9,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 
 mod admission;
 mod agreed;
@@ -24,8 +23,10 @@ mod error;
 mod failover;
 mod front;
 mod kv_events;
+mod layers;
 #[cfg(test)]
 mod model_tests;
+mod notes;
 mod print;
 mod raw;
 mod realtime;
@@ -61,6 +62,7 @@ pub use front::{
     TimeoutConfig,
 };
 pub use kv_events::KvEventsConfig;
+pub use layers::Layers;
 pub use print::documented_defaults;
 pub use realtime::RealtimeConfig;
 pub use tls::TlsConfig;
@@ -78,168 +80,122 @@ pub(crate) use raw::{rows, variable};
 pub(crate) use table::{Flag, FlagKind};
 
 use raw::Raw;
-use section_values::SectionValues;
 use table::{Row, Section};
 
-/// A checked configuration: every value is in range and the sections fit together.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Config {
+/// Declares [`Config`], a row for each section that is there once: what it is for, its field, its struct. The rows are in the
+/// order of the printed file.
+macro_rules! sections {
+    ($($(#[doc = $about:literal])* $section:ident: $Type:ident,)*) => {
+        /// A checked configuration: every value is in range and the sections fit together.
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct Config {
+            $($(#[doc = $about])* pub $section: $Type,)*
+            /// Models with settings of their own, and aliases: the `[[model]]` sections, in their order.
+            pub model: Vec<ModelConfig>,
+            /// The workers of `[[worker]]` and of `workers.urls` together; no address twice.
+            pub worker: Vec<WorkerConfig>,
+        }
+
+        impl Config {
+            fn from_raw(raw: &mut Raw) -> Self {
+                let workers: WorkersConfig = raw.read();
+                let mut worker = raw.read_workers();
+                worker.extend(workers.listed());
+                Self {
+                    $($section: sections!(@read raw workers $section),)*
+                    model: raw.read_models(),
+                    worker,
+                }
+            }
+
+            /// Takes over of each section what may change while the replica runs.
+            fn follow_sections(&mut self, new: &Self, followed: &mut Followed) {
+                $({
+                    let name = |key: &str| format!("{}.{key}", stringify!($section));
+                    let (own, other) = (&mut self.$section, &new.$section);
+                    followed.changed.extend(own.follow(other).into_iter().map(name));
+                    followed.waiting.extend(own.differing(other).into_iter().map(name));
+                })*
+            }
+        }
+
+        /// Name, documentation and rows of every section, in the order of the printed file.
+        fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'static [Row])> {
+            [$(($Type::NAME, $Type::ABOUT, $Type::ROWS)),*].into_iter()
+        }
+    };
+    (@read $raw:ident $read:ident workers) => { $read };
+    (@read $raw:ident $read:ident $section:ident) => { $raw.read() };
+}
+
+sections! {
     /// Identity of this replica.
-    pub replica: ReplicaConfig,
+    replica: ReplicaConfig,
     /// The data port.
-    pub listen: ListenConfig,
+    listen: ListenConfig,
     /// TLS on the data port.
-    pub tls: TlsConfig,
+    tls: TlsConfig,
     /// Web pages on the data port.
-    pub cors: CorsConfig,
+    cors: CorsConfig,
     /// The admin port.
-    pub admin: AdminConfig,
+    admin: AdminConfig,
     /// The Prometheus port.
-    pub metrics: MetricsConfig,
+    metrics: MetricsConfig,
     /// Gossip between replicas.
-    pub gossip: GossipSettings,
+    gossip: GossipSettings,
     /// What all replicas must agree on.
-    pub cluster: ClusterConfig,
-    /// Models with settings of their own, and aliases: the `[[model]]` sections, in their order.
-    pub model: Vec<ModelConfig>,
+    cluster: ClusterConfig,
     /// What holds for all workers.
-    pub workers: WorkersConfig,
-    /// The workers of `[[worker]]` and of `workers.urls` together; no address twice.
-    pub worker: Vec<WorkerConfig>,
+    workers: WorkersConfig,
     /// When discovered workers are believed.
-    pub discovery: DiscoveryConfig,
+    discovery: DiscoveryConfig,
     /// Workers from files.
-    pub files: FilesConfig,
+    files: FilesConfig,
     /// Workers by DNS.
-    pub dns: DnsConfig,
+    dns: DnsConfig,
     /// Workers from Kubernetes.
-    pub kubernetes: KubernetesConfig,
+    kubernetes: KubernetesConfig,
     /// Workers that register themselves.
-    pub leases: LeaseConfig,
+    leases: LeaseConfig,
     /// Workers that register by ZeroMQ.
-    pub pings: PingConfig,
+    pings: PingConfig,
     /// Retries.
-    pub retry: RetryConfig,
+    retry: RetryConfig,
     /// Circuit breakers.
-    pub breaker: BreakerConfig,
+    breaker: BreakerConfig,
     /// Active health checks.
-    pub health: HealthConfig,
+    health: HealthConfig,
     /// Mid-stream failover.
-    pub failover: FailoverConfig,
+    failover: FailoverConfig,
     /// Requests that are divided between prefill and decode workers.
-    pub transfer: TransferConfig,
+    transfer: TransferConfig,
     /// What workers say of their caches.
-    pub kv_events: KvEventsConfig,
+    kv_events: KvEventsConfig,
     /// Warm-up of joining workers.
-    pub warmup: WarmupConfig,
+    warmup: WarmupConfig,
     /// WebSocket sessions.
-    pub realtime: RealtimeConfig,
+    realtime: RealtimeConfig,
     /// Response cache.
-    pub cache: CacheConfig,
+    cache: CacheConfig,
     /// Which requests wait when there is no room.
-    pub admission: AdmissionConfig,
+    admission: AdmissionConfig,
     /// Clients' keys.
-    pub keys: KeysConfig,
+    keys: KeysConfig,
     /// How long each step may take.
-    pub timeouts: TimeoutConfig,
+    timeouts: TimeoutConfig,
     /// Sizes and counts.
-    pub limits: LimitConfig,
+    limits: LimitConfig,
     /// OpenTelemetry traces.
-    pub trace: TraceConfig,
+    trace: TraceConfig,
     /// Metrics for a collector.
-    pub metrics_export: MetricsExportConfig,
+    metrics_export: MetricsExportConfig,
     /// Logging.
-    pub log: LogConfig,
+    log: LogConfig,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self::from_raw(&mut Raw::new())
-    }
-}
-
-/// What lies over the defaults, lowest first.
-#[derive(Default, Clone)]
-pub struct Layers {
-    /// The file, with its name for messages.
-    pub file: Option<(PathBuf, String)>,
-    /// The environment; variables that are not ours are passed over.
-    pub environment: Vec<(String, String)>,
-    /// Flags of the command line.
-    pub(crate) flags: Vec<(Flag, Vec<String>)>,
-}
-
-/// Keys may stand in any of them.
-impl std::fmt::Debug for Layers {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Layers").finish_non_exhaustive()
-    }
-}
-
-/// Why a file without anything in it is not taken over.
-const EMPTIED: &str = "it is empty, and was not before: many programs empty a file before they write it. A comment in it \
-                       means that it is to have no settings";
-
-impl Layers {
-    /// Reads the file.
-    /// Errors: [`ConfigError::Unreadable`].
-    pub fn read_file(&mut self, path: &Path) -> Result<(), ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|cause| ConfigError::Unreadable {
-            path: path.to_owned(),
-            cause,
-        })?;
-        self.file = Some((path.to_owned(), text));
-        Ok(())
-    }
-
-    /// A variable of the environment, also one that is not ours.
-    pub fn variable(&self, name: &str) -> Option<String> {
-        let mut named = self.environment.iter().filter(|(own, _)| own == name);
-        named.next().map(|(_, value)| value.clone())
-    }
-
-    /// Where a setting was written, for messages about it.
-    pub fn origin_of(&self, section: &str, key: &str) -> Origin {
-        self.raw().origin_of(section, key)
-    }
-
-    /// The same for a setting of the `[[worker]]` section with this index, from 0.
-    pub fn origin_of_worker(&self, index: usize, key: &str) -> Origin {
-        let raw = self.raw();
-        let origin = |section: &SectionValues| section.origin_of(key).cloned();
-        raw.workers
-            .get(index)
-            .and_then(origin)
-            .unwrap_or(Origin::Whole)
-    }
-
-    fn raw(&self) -> Raw {
-        let mut raw = Raw::new();
-        if let Some((path, text)) = &self.file {
-            raw.add_file(path, text);
-        }
-        raw.add_environment(self.environment.iter().cloned());
-        for (flag, words) in &self.flags {
-            raw.add_flag(*flag, words.clone());
-        }
-        raw
-    }
-
-    /// The layers and the configuration as they are now: the file is read anew, environment and flags are those of the start.
-    /// Errors: as [`Layers::read_file`] and [`Config::from_layers`]; a file that has nothing in it any more is
-    /// unreadable, since all its workers would leave the cluster.
-    pub fn again(mut self) -> Result<(Self, Config), ConfigError> {
-        let is_blank = |text: &str| text.trim().is_empty();
-        if let Some((path, before)) = self.file.take() {
-            self.read_file(&path)?;
-            let now = self.file.as_ref().map(|(_, text)| &**text);
-            if !is_blank(&before) && now.is_some_and(is_blank) {
-                let cause = std::io::Error::other(EMPTIED);
-                return Err(ConfigError::Unreadable { path, cause });
-            }
-        }
-        let config = Config::from_layers(self.clone())?;
-        Ok((self, config))
     }
 }
 
@@ -297,29 +253,14 @@ impl Config {
     #[must_use]
     pub fn follow(&mut self, new: &Self) -> Followed {
         let mut followed = Followed::default();
-        macro_rules! sections {
-            ($($section:ident)*; repeated: $($repeated:ident)*; workers: $workers:ident) => {
-                // All of them: a new section does not compile before it is here.
-                let Self { $($section,)* $($repeated,)* $workers } = self;
-                $(
-                    let name = |key: &str| format!("{}.{key}", stringify!($section));
-                    followed.changed.extend($section.follow(&new.$section).into_iter().map(name));
-                    followed.waiting.extend($section.differing(&new.$section).into_iter().map(name));
-                )*
-                $(if *$repeated != new.$repeated {
-                    followed.waiting.push(stringify!($repeated).to_owned());
-                })*
-                followed.changed.extend(changed_of_workers($workers, &new.$workers));
-                $workers.clone_from(&new.$workers);
-            };
+        self.follow_sections(new, &mut followed);
+        if self.model != new.model {
+            followed.waiting.push(ModelConfig::NAME.to_owned());
         }
-        sections!(
-            replica listen tls cors admin metrics gossip cluster workers discovery files dns kubernetes leases pings retry
-            breaker health failover transfer kv_events warmup realtime cache admission keys timeouts limits trace
-            metrics_export log;
-            repeated: model;
-            workers: worker
-        );
+        followed
+            .changed
+            .extend(changed_of_workers(&self.worker, &new.worker));
+        self.worker.clone_from(&new.worker);
         followed
             .waiting
             .retain(|key| !WORKER_LISTS.contains(&key.as_str()));
@@ -340,48 +281,7 @@ impl Config {
     /// What an operator who starts with these settings should know, such as that there is no worker
     /// yet; nothing of it is wrong.
     pub fn notes(&self) -> Vec<String> {
-        check::notes(self)
-    }
-
-    fn from_raw(raw: &mut Raw) -> Self {
-        let workers: WorkersConfig = raw.read();
-        let mut worker = raw.read_workers();
-        worker.extend(workers.listed());
-        Self {
-            replica: raw.read(),
-            listen: raw.read(),
-            tls: raw.read(),
-            cors: raw.read(),
-            admin: raw.read(),
-            metrics: raw.read(),
-            gossip: raw.read(),
-            cluster: raw.read(),
-            model: raw.read_models(),
-            workers,
-            worker,
-            discovery: raw.read(),
-            files: raw.read(),
-            dns: raw.read(),
-            kubernetes: raw.read(),
-            leases: raw.read(),
-            pings: raw.read(),
-            retry: raw.read(),
-            breaker: raw.read(),
-            health: raw.read(),
-            failover: raw.read(),
-            transfer: raw.read(),
-            kv_events: raw.read(),
-            warmup: raw.read(),
-            realtime: raw.read(),
-            cache: raw.read(),
-            admission: raw.read(),
-            keys: raw.read(),
-            timeouts: raw.read(),
-            limits: raw.read(),
-            trace: raw.read(),
-            metrics_export: raw.read(),
-            log: raw.read(),
-        }
+        notes::of(self)
     }
 }
 
@@ -412,44 +312,3 @@ const WORKER_LISTS: [&str; 4] = [
     "workers.decode_urls",
     "workers.data_parallel_size",
 ];
-
-/// Name, documentation and rows of every section, in the order of the printed file.
-fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'static [Row])> {
-    fn of<S: Section>() -> (&'static str, &'static [&'static str], &'static [Row]) {
-        (S::NAME, S::ABOUT, S::ROWS)
-    }
-    [
-        of::<ReplicaConfig>(),
-        of::<ListenConfig>(),
-        of::<TlsConfig>(),
-        of::<CorsConfig>(),
-        of::<AdminConfig>(),
-        of::<MetricsConfig>(),
-        of::<GossipSettings>(),
-        of::<ClusterConfig>(),
-        of::<WorkersConfig>(),
-        of::<DiscoveryConfig>(),
-        of::<FilesConfig>(),
-        of::<DnsConfig>(),
-        of::<KubernetesConfig>(),
-        of::<LeaseConfig>(),
-        of::<PingConfig>(),
-        of::<RetryConfig>(),
-        of::<BreakerConfig>(),
-        of::<HealthConfig>(),
-        of::<FailoverConfig>(),
-        of::<TransferConfig>(),
-        of::<KvEventsConfig>(),
-        of::<WarmupConfig>(),
-        of::<RealtimeConfig>(),
-        of::<CacheConfig>(),
-        of::<AdmissionConfig>(),
-        of::<KeysConfig>(),
-        of::<TimeoutConfig>(),
-        of::<LimitConfig>(),
-        of::<TraceConfig>(),
-        of::<MetricsExportConfig>(),
-        of::<LogConfig>(),
-    ]
-    .into_iter()
-}
