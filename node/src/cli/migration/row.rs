@@ -33,64 +33,13 @@ pub(in crate::cli) enum Here {
     Refused(&'static str),
 }
 
-pub(super) const fn served(name: &'static [&'static str]) -> Row {
-    differs(name, "")
+/// A peer's rows: each the name of a flag, its other names, and what it is here.
+macro_rules! rows {
+    ($($name:literal $(or $other:literal)*: $Kind:ident($($what:expr),*);)*) => {
+        &[$(Row { names: &[$name $(, $other)*], here: Here::$Kind($($what),*) }),*]
+    };
 }
-
-pub(super) const fn differs(names: &'static [&'static str], difference: &'static str) -> Row {
-    Row {
-        names,
-        here: Here::Served(difference),
-    }
-}
-
-pub(super) const fn renamed(
-    names: &'static [&'static str],
-    ours: &'static str,
-    difference: &'static str,
-) -> Row {
-    Row {
-        names,
-        here: Here::Renamed(ours, difference),
-    }
-}
-
-pub(super) const fn means(
-    names: &'static [&'static str],
-    ours: &'static str,
-    value: &'static str,
-    difference: &'static str,
-) -> Row {
-    Row {
-        names,
-        here: Here::Means(ours, value, difference),
-    }
-}
-
-pub(super) const fn accepted(names: &'static [&'static str], why: &'static str) -> Row {
-    Row {
-        names,
-        here: Here::Accepted(why),
-    }
-}
-
-pub(super) const fn only(
-    names: &'static [&'static str],
-    values: &'static [&'static str],
-    instead: &'static str,
-) -> Row {
-    Row {
-        names,
-        here: Here::Only(values, instead),
-    }
-}
-
-pub(super) const fn refused(names: &'static [&'static str], instead: &'static str) -> Row {
-    Row {
-        names,
-        here: Here::Refused(instead),
-    }
-}
+pub(super) use rows;
 
 impl Here {
     /// The flag is one of ours under its own name.

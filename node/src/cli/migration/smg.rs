@@ -1,6 +1,6 @@
 //! The flags of SMG 1.13.0 (SGLang Model Gateway, formerly sglang-router).
 
-use super::row::{Row, accepted, differs, means, only, refused, renamed, served};
+use super::row::{Here, Row, rows};
 use super::vllm_router::{
     ATTEMPTS, BREAKER_WINDOW, DECODE_POLICY, ENCODE, INTERVAL, LOGS, MODELS, NAMESPACE, PREFILL,
     PREFILL_POLICY, RATE, REQUEST_ID, ROLE, SELECTOR, STARTUP, THRESHOLD, TREE, WATCH, WORKER_URLS,
@@ -42,404 +42,232 @@ const TRUST: &str =
     "set cluster.tenant_header in the file; with --api-keys-file the key names the tenant";
 const PROFILING: &str = "there is no profiler; leave it out";
 
-pub(super) const ROWS: &[Row] = &[
-    differs(&["host"], "default 127.0.0.1, not 0.0.0.0"),
-    served(&["port"]),
-    differs(&["worker-urls"], WORKER_URLS),
-    refused(
-        &["upstream-http2"],
-        "say --worker-http2 on, or tls; it is not tried out which worker speaks HTTP/2, and a connection carries one request",
-    ),
-    differs(
-        &["upstream-pool-idle-timeout-secs"],
-        "default 4 s, not 3; not 0",
-    ),
-    refused(
-        &["health-check-port"],
-        "the admin port answers checks, too, as /readyz and /healthz: --admin-host, --admin-port",
-    ),
-    differs(&["policy"], "default prefix; names are below"),
-    refused(&["encode-policy"], ENCODE),
-    differs(&["prefill-policy"], PREFILL_POLICY),
-    differs(&["decode-policy"], DECODE_POLICY),
-    differs(&["cache-threshold", "cache-match-threshold"], THRESHOLD),
-    only(&["prefix-token-count"], &["256"], PREFIX),
-    only(&["prefix-hash-load-factor"], &["1.25"], BOUND),
-    only(&["prefix-hash-balance-abs-threshold"], &["10"], BOUND),
-    only(&["least-load-kv-pressure-weight"], &["0.15"], LOADS),
-    only(&["least-load-default-throughput"], &["2000"], LOADS),
-    only(&["least-load-mean-prefill-tokens"], &["1024"], LOADS),
-    only(&["least-load-max-waiting-requests"], &["0"], LOADS),
-    only(
-        &["power-of-two-load-metric"],
-        &["requests", "least_requests"],
-        LOADS,
-    ),
-    differs(&["balance-abs-threshold", "spill-abs-threshold"], THRESHOLD),
-    differs(&["balance-rel-threshold", "spill-rel-threshold"], THRESHOLD),
-    only(&["balance-token-usage-threshold"], &["1"], LOADS),
-    only(&["overload-token-usage-threshold"], &["1"], LOADS),
-    only(&["worker-overload-waiting-requests"], &["8"], FULL),
-    only(&["worker-overload-token-usage"], &["0.8"], FULL),
-    refused(&["worker-overload-protection"], FULL),
-    accepted(
-        &["disable-worker-overload-protection"],
-        "workers are not left out for their queue or cache usage",
-    ),
-    refused(&["worker-overload-shed"], FULL),
-    only(&["kv-index"], &["positional"], SELECTION),
-    only(&["worker-stall-secs"], &["2"], FROZEN),
-    only(&["worker-wedge-secs"], &["3"], FROZEN),
-    only(&["worker-stale-secs"], &["15"], FROZEN),
-    only(&["worker-warmup-secs"], &["60"], WARM),
-    only(&["worker-warmup-share"], &["0.25"], WARM),
-    only(&["worker-warmup-blocks"], &["1024"], WARM),
-    only(&["worker-warmup-thin-ratio"], &["0.5"], WARM),
-    only(&["worker-warmup-divert-every"], &["8"], WARM),
-    only(&["selection-policy"], &["cache-aware-default"], SELECTION),
-    only(&["selection-accounting-ttl-ms"], &["0"], SELECTION),
-    only(&["overlap-decay"], &["0"], SELECTION),
-    only(
-        &["selection-temperature"],
-        &["0"],
-        "choices are not random here; leave it out",
-    ),
-    only(&["bucket-adjust-interval-secs"], &["5"], BUCKETS),
-    only(&["eviction-interval-secs"], &["60"], TREE),
-    only(&["max-tree-size"], &["67108864"], TREE),
-    only(
-        &["block-size"],
-        &["16"],
-        "texts are compared without tokens, in pieces of 256 bytes; leave it out",
-    ),
-    refused(&["cache-boundaries"], PREFIX),
-    only(&["cache-index"], &["tree"], TREE),
-    only(&["cache-ttl-secs"], &["180"], TREE),
-    only(
-        &["max-idle-secs", "sticky-key-idle-secs"],
-        &["14400"],
-        STICKY,
-    ),
-    refused(&["assignment-mode"], STICKY),
-    differs(
-        &["max-payload-size"],
-        "default 16 MiB, not 512; units may be written, as in 64MiB",
-    ),
-    accepted(
-        &["max-buffered-request-bytes"],
-        "every body is held until its answer begins, within limits.body_bytes_total",
-    ),
-    only(&["pd-admission-wait-secs"], &["30"], PD_QUEUES),
-    only(
-        &["stream-body-stall-timeout-secs"],
-        &["300"],
-        "a body below 1 KiB a second is 408 after timeouts.body_progress",
-    ),
-    only(
-        &["sse-keepalive-secs"],
-        &["0"],
-        "vLLM sends its own comments, and a stream's head waits for its first event; leave it out",
-    ),
-    refused(&["dp-aware"], RANKS),
-    accepted(
-        &["routing-key-override", "sticky-sessions"],
-        "a session stays with its worker under the policies prefix, sticky and consistent_hash",
-    ),
-    differs(
-        &["routing-key-headers"],
-        "x-session-id and x-smg-routing-key count first, always",
-    ),
-    refused(&["dp-minimum-tokens-scheduler"], RANKS),
-    accepted(&["enable-igw"], MODELS),
-    refused(&["enable-rl"], RL),
-    only(&["rl-control-timeout-secs"], &["600"], RL),
-    only(&["rl-fanout-concurrency"], &["32"], RL),
-    means(
-        &["pd-disaggregation"],
-        "kv-connector",
-        "sglang",
-        "for vLLM workers give --kv-connector besides",
-    ),
-    refused(&["epd-disaggregation"], ENCODE),
-    refused(&["encode"], ENCODE),
-    differs(&["prefill"], PREFILL),
-    served(&["decode"]),
-    only(
-        &["prefill-max-inflight-requests-per-worker"],
-        &["-1"],
-        PD_QUEUES,
-    ),
-    refused(&["prefill-queue-size"], PD_QUEUES),
-    refused(&["prefill-queue-timeout-secs"], PD_QUEUES),
-    accepted(&["worker-startup-timeout-secs"], STARTUP),
-    accepted(&["worker-startup-delay"], STARTUP),
-    accepted(&["worker-startup-check-interval"], STARTUP),
-    accepted(&["job-queue-capacity"], JOBS),
-    accepted(&["job-queue-concurrency"], JOBS),
-    accepted(
-        &["load-monitor-interval"],
-        "load is counted over the whole cluster and never polled",
-    ),
-    accepted(
-        &["disable-load-monitoring"],
-        "load is counted over the whole cluster and never polled",
-    ),
-    refused(&["multimodal-tensor-transport"], MEDIA),
-    refused(&["multimodal-shm-min-bytes"], MEDIA),
-    refused(&["multimodal-max-inflight-bytes"], MEDIA),
-    refused(&["mm-per-request-image-limit"], MEDIA),
-    only(&["mm-processing"], &["worker"], MEDIA),
-    refused(&["mm-pixel-cache-mb"], MEDIA),
-    refused(&["mm-pixel-rdma"], MEDIA),
-    refused(&["mm-allowed-media-domains"], MEDIA),
-    refused(&["mm-allow-private-media-hosts"], MEDIA),
-    refused(&["rdma-listen-ip"], MEDIA),
-    refused(&["rdma-slot-ttl-s"], MEDIA),
-    refused(&["log-mm-timing"], MEDIA),
-    refused(&["log-dir"], LOGS),
-    served(&["log-level"]),
-    served(&["log-json"]),
-    differs(&["service-discovery"], WATCH),
-    refused(
-        &["discovery-provider"],
-        "leave it out: --service-discovery watches pods, --worker-files reads files, and both may be given",
-    ),
-    refused(
-        &["discovery-file"],
-        "write the workers into files for --worker-files, which are looked at every 2 s",
-    ),
-    refused(
-        &["discovery-check-interval-secs"],
-        "leave it out: pods are watched, and files are looked at after files.every, in the file",
-    ),
-    differs(&["selector"], SELECTOR),
-    served(&["service-discovery-port"]),
-    differs(&["service-discovery-namespace"], NAMESPACE),
-    only(
-        &["kv-connector-annotation"],
-        &["smg.ai/kv-connector"],
-        ANNOTATION,
-    ),
-    only(
-        &["kv-engine-id-annotation"],
-        &["smg.ai/kv-engine-id"],
-        ANNOTATION,
-    ),
-    refused(&["encode-selector"], ENCODE),
-    differs(&["prefill-selector"], ROLE),
-    differs(&["decode-selector"], ROLE),
-    refused(&["router-selector"], MESH),
-    refused(
-        &["model-id-from"],
-        "leave it out: a worker is asked for its models, unless its pod's annotation or label grapevine/models names them",
-    ),
-    refused(
-        &["model-alias"],
-        "write [[model]] with name and targets into the file, or give the worker the name",
-    ),
-    differs(&["prometheus-port"], "the admin port has the metrics, too"),
-    differs(
-        &["prometheus-host"],
-        "default 127.0.0.1, whatever --host is; not 0.0.0.0",
-    ),
-    refused(
-        &["prometheus-duration-buckets"],
-        "buckets are fixed, so that replicas can be added up; leave it out",
-    ),
-    refused(&["jemalloc-prof-dir"], PROFILING),
-    differs(&["request-id-headers"], REQUEST_ID),
-    refused(&["storage-context-headers"], STORE),
-    differs(
-        &["request-timeout-secs"],
-        "off by default, not 1800 s; what is stuck is found by the timeouts of single steps",
-    ),
-    renamed(
-        &["shutdown-grace-period-secs"],
-        "drain-secs",
-        "default 600 s, not 180",
-    ),
-    differs(
-        &["header-read-timeout-secs"],
-        "from the first byte of a head; default 15 s, not 30; not 0",
-    ),
-    differs(
-        &["idle-connection-timeout-secs"],
-        "default 75 s, not 90; not 0",
-    ),
-    refused(&["trust-tenant-header"], TRUST),
-    only(&["tenant-header-name"], &["x-smg-tenant-id"], TRUST),
-    served(&["cors-allowed-origins"]),
-    differs(
-        &["max-concurrent-requests"],
-        "-1 leaves the default, 32,768; not 0; a part is kept for each model",
-    ),
-    served(&["queue-size"]),
-    served(&["queue-timeout-secs"]),
-    refused(&["rate-limit-tokens-per-second"], RATE),
-    accepted(
-        &["max-background-responses"],
-        "workers hold background responses, within their own limits",
-    ),
-    refused(&["priority-scheduler-enabled"], QUEUES),
-    only(
-        &["priority-scheduler-default-max-class"],
-        &["default"],
-        QUEUES,
-    ),
-    refused(&["priority-scheduler-config"], QUEUES),
-    accepted(
-        &["priority-scheduler-tenant-metric-top-n"],
-        "series are made for tenants with keys only",
-    ),
-    refused(&["tenant-rate-limit-enabled"], QUEUES),
-    refused(&["tenant-rate-limit-config"], QUEUES),
-    differs(&["retry-max-retries"], ATTEMPTS),
-    served(&["retry-initial-backoff-ms"]),
-    served(&["retry-max-backoff-ms"]),
-    served(&["retry-backoff-multiplier"]),
-    served(&["retry-jitter-factor"]),
-    served(&["disable-retries"]),
-    differs(&["cb-failure-threshold"], "default 5, not 10"),
-    differs(&["cb-success-threshold"], "one trial request at a time"),
-    differs(
-        &["cb-timeout-duration-secs"],
-        "default 10 s, not 60; grows when it opens again",
-    ),
-    differs(&["cb-window-duration-secs"], BREAKER_WINDOW),
-    served(&["disable-circuit-breaker"]),
-    served(&["health-failure-threshold"]),
-    served(&["health-success-threshold"]),
-    differs(&["health-check-timeout-secs"], "default 2 s, not 5"),
-    differs(&["health-check-interval-secs"], INTERVAL),
-    served(&["health-check-endpoint"]),
-    refused(
-        &["disable-health-check"],
-        "a worker that is not checked is never known to be back; raise --health-check-interval-secs",
-    ),
-    refused(
-        &["remove-unhealthy-workers", "worker-auto-recovery"],
-        "a worker stays registered, is passed over while it is sick, and comes back by itself; leave it out",
-    ),
-    accepted(
-        &["no-remove-unhealthy-workers", "no-worker-auto-recovery"],
-        "a worker stays registered, is passed over while it is sick, and comes back by itself",
-    ),
-    refused(&["model-path", "model"], PARSING),
-    refused(&["tokenizer-path"], PARSING),
-    refused(&["chat-template"], PARSING),
-    accepted(
-        &["disable-tokenizer-autoload"],
-        "no tokenizer is needed here",
-    ),
-    only(&["parser"], &["legacy"], PARSING),
-    refused(&["tokenizer-cache-enable-l0"], PARSING),
-    accepted(
-        &["tokenizer-cache-l0-max-entries"],
-        "no tokenizer is needed here",
-    ),
-    refused(&["tokenizer-cache-enable-l1"], PARSING),
-    accepted(
-        &["tokenizer-cache-l0-max-memory"],
-        "no tokenizer is needed here",
-    ),
-    accepted(
-        &["tokenizer-cache-l1-max-memory"],
-        "no tokenizer is needed here",
-    ),
-    refused(&["reasoning-parser"], PARSING),
-    refused(&["tool-call-parser"], PARSING),
-    refused(&["mcp-config-path"], MCP),
-    only(&["backend"], &["vllm", "openai"], ENGINE),
-    refused(&["zmq-engine-count"], ENGINE),
-    refused(&["enable-wasm"], WASM),
-    refused(&["storage-hook-wasm-path"], WASM),
-    only(&["history-backend"], &["none"], STORE),
-    accepted(
-        &["history-memory-max-responses"],
-        "answers are not stored here",
-    ),
-    accepted(&["history-memory-max-items"], "answers are not stored here"),
-    accepted(
-        &["history-memory-retention-secs"],
-        "answers are not stored here",
-    ),
-    refused(&["oracle-wallet-path"], STORE),
-    refused(&["oracle-tns-alias"], STORE),
-    refused(&["oracle-connect-descriptor"], STORE),
-    refused(&["oracle-username"], STORE),
-    refused(&["oracle-password"], STORE),
-    refused(&["oracle-external-auth"], STORE),
-    only(&["oracle-pool-min"], &["1"], STORE),
-    only(&["oracle-pool-max"], &["16"], STORE),
-    only(&["oracle-pool-timeout-secs"], &["30"], STORE),
-    refused(&["postgres-db-url"], STORE),
-    only(&["postgres-pool-max"], &["16"], STORE),
-    only(&["postgres-op-timeout-secs"], &["5"], STORE),
-    refused(&["redis-url"], STORE),
-    only(&["redis-pool-max"], &["16"], STORE),
-    only(&["redis-retention-days"], &["30"], STORE),
-    only(&["redis-op-timeout-secs"], &["5"], STORE),
-    refused(&["schema-config"], STORE),
-    refused(&["client-cert-path"], "set workers.client_cert in the file"),
-    refused(&["client-key-path"], "set workers.client_key in the file"),
-    refused(
-        &["ca-cert-paths"],
-        "set workers.ca in the file, to one file with all authorities",
-    ),
-    renamed(
-        &["tls-cert-path"],
-        "ssl-certfile",
-        "read again when it changes",
-    ),
-    renamed(
-        &["tls-key-path"],
-        "ssl-keyfile",
-        "read again when it changes",
-    ),
-    refused(
-        &["enable-trace"],
-        "traces are on when --otlp-traces-endpoint is given; leave it out",
-    ),
-    differs(
-        &["otlp-traces-endpoint"],
-        "a URL, unset by default; `host:port`, which is gRPC there, with --otlp-traces-protocol grpc",
-    ),
-    differs(
-        &["api-key"],
-        "goes to workers in place of the client's; clients' keys are --api-keys-file",
-    ),
-    refused(
-        &["tenant-api-key"],
-        "clients' keys are --api-keys-file, each with its tenant; `grapevine keys new` makes one",
-    ),
-    refused(&["control-plane-api-keys"], ADMIN),
-    refused(
-        &["control-plane-audit-enabled"],
-        "every change of the workers is a line of the log; leave it out",
-    ),
-    refused(&["jwt-issuer"], TOKENS),
-    refused(&["jwt-audience"], TOKENS),
-    refused(&["jwt-jwks-uri"], TOKENS),
-    refused(&["jwt-role-mapping"], TOKENS),
-    refused(&["enable-mesh"], MESH),
-    refused(
-        &["mesh-server-name"],
-        "--replica-id names a replica, as its certificate does",
-    ),
-    refused(
-        &["mesh-host"],
-        "--gossip-host is the address of the gossip port",
-    ),
-    refused(
-        &["mesh-advertise-host"],
-        "--gossip-advertise is host:port as others reach it",
-    ),
-    refused(&["mesh-port"], "--gossip-port is the gossip port (UDP)"),
-    refused(
-        &["mesh-peer-urls"],
-        "--seed names the gossip port of others, as host:port",
-    ),
-    refused(&["mesh-tls-ca-cert"], MESH),
-    refused(&["mesh-tls-cert"], MESH),
-    refused(&["mesh-tls-key"], MESH),
-];
+pub(super) const ROWS: &[Row] = rows! {
+    "host": Served("default 127.0.0.1, not 0.0.0.0");
+    "port": Served("");
+    "worker-urls": Served(WORKER_URLS);
+    "upstream-http2":
+        Refused("say --worker-http2 on, or tls; it is not tried out which worker speaks HTTP/2, and a connection carries one request");
+    "upstream-pool-idle-timeout-secs": Served("default 4 s, not 3; not 0");
+    "health-check-port":
+        Refused("the admin port answers checks, too, as /readyz and /healthz: --admin-host, --admin-port");
+    "policy": Served("default prefix; names are below");
+    "encode-policy": Refused(ENCODE);
+    "prefill-policy": Served(PREFILL_POLICY);
+    "decode-policy": Served(DECODE_POLICY);
+    "cache-threshold" or "cache-match-threshold": Served(THRESHOLD);
+    "prefix-token-count": Only(&["256"], PREFIX);
+    "prefix-hash-load-factor": Only(&["1.25"], BOUND);
+    "prefix-hash-balance-abs-threshold": Only(&["10"], BOUND);
+    "least-load-kv-pressure-weight": Only(&["0.15"], LOADS);
+    "least-load-default-throughput": Only(&["2000"], LOADS);
+    "least-load-mean-prefill-tokens": Only(&["1024"], LOADS);
+    "least-load-max-waiting-requests": Only(&["0"], LOADS);
+    "power-of-two-load-metric": Only(&["requests", "least_requests"], LOADS);
+    "balance-abs-threshold" or "spill-abs-threshold": Served(THRESHOLD);
+    "balance-rel-threshold" or "spill-rel-threshold": Served(THRESHOLD);
+    "balance-token-usage-threshold": Only(&["1"], LOADS);
+    "overload-token-usage-threshold": Only(&["1"], LOADS);
+    "worker-overload-waiting-requests": Only(&["8"], FULL);
+    "worker-overload-token-usage": Only(&["0.8"], FULL);
+    "worker-overload-protection": Refused(FULL);
+    "disable-worker-overload-protection": Accepted("workers are not left out for their queue or cache usage");
+    "worker-overload-shed": Refused(FULL);
+    "kv-index": Only(&["positional"], SELECTION);
+    "worker-stall-secs": Only(&["2"], FROZEN);
+    "worker-wedge-secs": Only(&["3"], FROZEN);
+    "worker-stale-secs": Only(&["15"], FROZEN);
+    "worker-warmup-secs": Only(&["60"], WARM);
+    "worker-warmup-share": Only(&["0.25"], WARM);
+    "worker-warmup-blocks": Only(&["1024"], WARM);
+    "worker-warmup-thin-ratio": Only(&["0.5"], WARM);
+    "worker-warmup-divert-every": Only(&["8"], WARM);
+    "selection-policy": Only(&["cache-aware-default"], SELECTION);
+    "selection-accounting-ttl-ms": Only(&["0"], SELECTION);
+    "overlap-decay": Only(&["0"], SELECTION);
+    "selection-temperature": Only(&["0"], "choices are not random here; leave it out");
+    "bucket-adjust-interval-secs": Only(&["5"], BUCKETS);
+    "eviction-interval-secs": Only(&["60"], TREE);
+    "max-tree-size": Only(&["67108864"], TREE);
+    "block-size": Only(&["16"], "texts are compared without tokens, in pieces of 256 bytes; leave it out");
+    "cache-boundaries": Refused(PREFIX);
+    "cache-index": Only(&["tree"], TREE);
+    "cache-ttl-secs": Only(&["180"], TREE);
+    "max-idle-secs" or "sticky-key-idle-secs": Only(&["14400"], STICKY);
+    "assignment-mode": Refused(STICKY);
+    "max-payload-size": Served("default 16 MiB, not 512; units may be written, as in 64MiB");
+    "max-buffered-request-bytes":
+        Accepted("every body is held until its answer begins, within limits.body_bytes_total");
+    "pd-admission-wait-secs": Only(&["30"], PD_QUEUES);
+    "stream-body-stall-timeout-secs": Only(&["300"], "a body below 1 KiB a second is 408 after timeouts.body_progress");
+    "sse-keepalive-secs":
+        Only(&["0"], "vLLM sends its own comments, and a stream's head waits for its first event; leave it out");
+    "dp-aware": Refused(RANKS);
+    "routing-key-override" or "sticky-sessions":
+        Accepted("a session stays with its worker under the policies prefix, sticky and consistent_hash");
+    "routing-key-headers": Served("x-session-id and x-smg-routing-key count first, always");
+    "dp-minimum-tokens-scheduler": Refused(RANKS);
+    "enable-igw": Accepted(MODELS);
+    "enable-rl": Refused(RL);
+    "rl-control-timeout-secs": Only(&["600"], RL);
+    "rl-fanout-concurrency": Only(&["32"], RL);
+    "pd-disaggregation": Means("kv-connector", "sglang", "for vLLM workers give --kv-connector besides");
+    "epd-disaggregation": Refused(ENCODE);
+    "encode": Refused(ENCODE);
+    "prefill": Served(PREFILL);
+    "decode": Served("");
+    "prefill-max-inflight-requests-per-worker": Only(&["-1"], PD_QUEUES);
+    "prefill-queue-size": Refused(PD_QUEUES);
+    "prefill-queue-timeout-secs": Refused(PD_QUEUES);
+    "worker-startup-timeout-secs": Accepted(STARTUP);
+    "worker-startup-delay": Accepted(STARTUP);
+    "worker-startup-check-interval": Accepted(STARTUP);
+    "job-queue-capacity": Accepted(JOBS);
+    "job-queue-concurrency": Accepted(JOBS);
+    "load-monitor-interval": Accepted("load is counted over the whole cluster and never polled");
+    "disable-load-monitoring": Accepted("load is counted over the whole cluster and never polled");
+    "multimodal-tensor-transport": Refused(MEDIA);
+    "multimodal-shm-min-bytes": Refused(MEDIA);
+    "multimodal-max-inflight-bytes": Refused(MEDIA);
+    "mm-per-request-image-limit": Refused(MEDIA);
+    "mm-processing": Only(&["worker"], MEDIA);
+    "mm-pixel-cache-mb": Refused(MEDIA);
+    "mm-pixel-rdma": Refused(MEDIA);
+    "mm-allowed-media-domains": Refused(MEDIA);
+    "mm-allow-private-media-hosts": Refused(MEDIA);
+    "rdma-listen-ip": Refused(MEDIA);
+    "rdma-slot-ttl-s": Refused(MEDIA);
+    "log-mm-timing": Refused(MEDIA);
+    "log-dir": Refused(LOGS);
+    "log-level": Served("");
+    "log-json": Served("");
+    "service-discovery": Served(WATCH);
+    "discovery-provider":
+        Refused("leave it out: --service-discovery watches pods, --worker-files reads files, and both may be given");
+    "discovery-file": Refused("write the workers into files for --worker-files, which are looked at every 2 s");
+    "discovery-check-interval-secs":
+        Refused("leave it out: pods are watched, and files are looked at after files.every, in the file");
+    "selector": Served(SELECTOR);
+    "service-discovery-port": Served("");
+    "service-discovery-namespace": Served(NAMESPACE);
+    "kv-connector-annotation": Only(&["smg.ai/kv-connector"], ANNOTATION);
+    "kv-engine-id-annotation": Only(&["smg.ai/kv-engine-id"], ANNOTATION);
+    "encode-selector": Refused(ENCODE);
+    "prefill-selector": Served(ROLE);
+    "decode-selector": Served(ROLE);
+    "router-selector": Refused(MESH);
+    "model-id-from":
+        Refused("leave it out: a worker is asked for its models, unless its pod's annotation or label grapevine/models names them");
+    "model-alias": Refused("write [[model]] with name and targets into the file, or give the worker the name");
+    "prometheus-port": Served("the admin port has the metrics, too");
+    "prometheus-host": Served("default 127.0.0.1, whatever --host is; not 0.0.0.0");
+    "prometheus-duration-buckets": Refused("buckets are fixed, so that replicas can be added up; leave it out");
+    "jemalloc-prof-dir": Refused(PROFILING);
+    "request-id-headers": Served(REQUEST_ID);
+    "storage-context-headers": Refused(STORE);
+    "request-timeout-secs":
+        Served("off by default, not 1800 s; what is stuck is found by the timeouts of single steps");
+    "shutdown-grace-period-secs": Renamed("drain-secs", "default 600 s, not 180");
+    "header-read-timeout-secs": Served("from the first byte of a head; default 15 s, not 30; not 0");
+    "idle-connection-timeout-secs": Served("default 75 s, not 90; not 0");
+    "trust-tenant-header": Refused(TRUST);
+    "tenant-header-name": Only(&["x-smg-tenant-id"], TRUST);
+    "cors-allowed-origins": Served("");
+    "max-concurrent-requests": Served("-1 leaves the default, 32,768; not 0; a part is kept for each model");
+    "queue-size": Served("");
+    "queue-timeout-secs": Served("");
+    "rate-limit-tokens-per-second": Refused(RATE);
+    "max-background-responses": Accepted("workers hold background responses, within their own limits");
+    "priority-scheduler-enabled": Refused(QUEUES);
+    "priority-scheduler-default-max-class": Only(&["default"], QUEUES);
+    "priority-scheduler-config": Refused(QUEUES);
+    "priority-scheduler-tenant-metric-top-n": Accepted("series are made for tenants with keys only");
+    "tenant-rate-limit-enabled": Refused(QUEUES);
+    "tenant-rate-limit-config": Refused(QUEUES);
+    "retry-max-retries": Served(ATTEMPTS);
+    "retry-initial-backoff-ms": Served("");
+    "retry-max-backoff-ms": Served("");
+    "retry-backoff-multiplier": Served("");
+    "retry-jitter-factor": Served("");
+    "disable-retries": Served("");
+    "cb-failure-threshold": Served("default 5, not 10");
+    "cb-success-threshold": Served("one trial request at a time");
+    "cb-timeout-duration-secs": Served("default 10 s, not 60; grows when it opens again");
+    "cb-window-duration-secs": Served(BREAKER_WINDOW);
+    "disable-circuit-breaker": Served("");
+    "health-failure-threshold": Served("");
+    "health-success-threshold": Served("");
+    "health-check-timeout-secs": Served("default 2 s, not 5");
+    "health-check-interval-secs": Served(INTERVAL);
+    "health-check-endpoint": Served("");
+    "disable-health-check":
+        Refused("a worker that is not checked is never known to be back; raise --health-check-interval-secs");
+    "remove-unhealthy-workers" or "worker-auto-recovery":
+        Refused("a worker stays registered, is passed over while it is sick, and comes back by itself; leave it out");
+    "no-remove-unhealthy-workers" or "no-worker-auto-recovery":
+        Accepted("a worker stays registered, is passed over while it is sick, and comes back by itself");
+    "model-path" or "model": Refused(PARSING);
+    "tokenizer-path": Refused(PARSING);
+    "chat-template": Refused(PARSING);
+    "disable-tokenizer-autoload": Accepted("no tokenizer is needed here");
+    "parser": Only(&["legacy"], PARSING);
+    "tokenizer-cache-enable-l0": Refused(PARSING);
+    "tokenizer-cache-l0-max-entries": Accepted("no tokenizer is needed here");
+    "tokenizer-cache-enable-l1": Refused(PARSING);
+    "tokenizer-cache-l0-max-memory": Accepted("no tokenizer is needed here");
+    "tokenizer-cache-l1-max-memory": Accepted("no tokenizer is needed here");
+    "reasoning-parser": Refused(PARSING);
+    "tool-call-parser": Refused(PARSING);
+    "mcp-config-path": Refused(MCP);
+    "backend": Only(&["vllm", "openai"], ENGINE);
+    "zmq-engine-count": Refused(ENGINE);
+    "enable-wasm": Refused(WASM);
+    "storage-hook-wasm-path": Refused(WASM);
+    "history-backend": Only(&["none"], STORE);
+    "history-memory-max-responses": Accepted("answers are not stored here");
+    "history-memory-max-items": Accepted("answers are not stored here");
+    "history-memory-retention-secs": Accepted("answers are not stored here");
+    "oracle-wallet-path": Refused(STORE);
+    "oracle-tns-alias": Refused(STORE);
+    "oracle-connect-descriptor": Refused(STORE);
+    "oracle-username": Refused(STORE);
+    "oracle-password": Refused(STORE);
+    "oracle-external-auth": Refused(STORE);
+    "oracle-pool-min": Only(&["1"], STORE);
+    "oracle-pool-max": Only(&["16"], STORE);
+    "oracle-pool-timeout-secs": Only(&["30"], STORE);
+    "postgres-db-url": Refused(STORE);
+    "postgres-pool-max": Only(&["16"], STORE);
+    "postgres-op-timeout-secs": Only(&["5"], STORE);
+    "redis-url": Refused(STORE);
+    "redis-pool-max": Only(&["16"], STORE);
+    "redis-retention-days": Only(&["30"], STORE);
+    "redis-op-timeout-secs": Only(&["5"], STORE);
+    "schema-config": Refused(STORE);
+    "client-cert-path": Refused("set workers.client_cert in the file");
+    "client-key-path": Refused("set workers.client_key in the file");
+    "ca-cert-paths": Refused("set workers.ca in the file, to one file with all authorities");
+    "tls-cert-path": Renamed("ssl-certfile", "read again when it changes");
+    "tls-key-path": Renamed("ssl-keyfile", "read again when it changes");
+    "enable-trace": Refused("traces are on when --otlp-traces-endpoint is given; leave it out");
+    "otlp-traces-endpoint":
+        Served("a URL, unset by default; `host:port`, which is gRPC there, with --otlp-traces-protocol grpc");
+    "api-key": Served("goes to workers in place of the client's; clients' keys are --api-keys-file");
+    "tenant-api-key":
+        Refused("clients' keys are --api-keys-file, each with its tenant; `grapevine keys new` makes one");
+    "control-plane-api-keys": Refused(ADMIN);
+    "control-plane-audit-enabled": Refused("every change of the workers is a line of the log; leave it out");
+    "jwt-issuer": Refused(TOKENS);
+    "jwt-audience": Refused(TOKENS);
+    "jwt-jwks-uri": Refused(TOKENS);
+    "jwt-role-mapping": Refused(TOKENS);
+    "enable-mesh": Refused(MESH);
+    "mesh-server-name": Refused("--replica-id names a replica, as its certificate does");
+    "mesh-host": Refused("--gossip-host is the address of the gossip port");
+    "mesh-advertise-host": Refused("--gossip-advertise is host:port as others reach it");
+    "mesh-port": Refused("--gossip-port is the gossip port (UDP)");
+    "mesh-peer-urls": Refused("--seed names the gossip port of others, as host:port");
+    "mesh-tls-ca-cert": Refused(MESH);
+    "mesh-tls-cert": Refused(MESH);
+    "mesh-tls-key": Refused(MESH);
+};

@@ -1,6 +1,6 @@
 //! The flags of vllm-router 0.1.17: those of its launcher, then those that only its Rust binary has.
 
-use super::row::{Row, accepted, differs, only, refused, renamed, served};
+use super::row::{Here, Row, rows};
 
 pub(super) const PD: &str = "workers of --prefill and --decode share each request as it is; roles of single workers are in the file, too";
 pub(super) const ENCODE: &str =
@@ -36,141 +36,90 @@ pub(super) const THRESHOLD: &str = "of the policy cache_aware";
 
 pub(super) const WORKER_URLS: &str = "one URL or more; leave it out where there are none";
 
-pub(super) const ROWS: &[Row] = &[
-    served(&["host"]),
-    served(&["port"]),
-    differs(&["worker-urls"], WORKER_URLS),
-    refused(&["enable-program-scheduling"], SESSIONS),
-    refused(&["program-scheduling-config-json"], SESSIONS),
-    differs(&["policy"], "default prefix; names are below"),
-    differs(&["prefill-policy"], PREFILL_POLICY),
-    differs(&["decode-policy"], DECODE_POLICY),
-    only(
-        &["router-temperature"],
-        &["0"],
-        "choices are not random here; leave it out",
-    ),
-    served(&["kv-penalty-host"]),
-    only(&["kv-penalty-external"], &["0.6"], EXTERNAL),
-    served(&["kv-penalty-disk"]),
-    refused(&["kv-aware-session-affinity-ttl-secs"], SESSIONS),
-    refused(&["kv-event-source"], KV_EVENTS),
-    refused(&["kv-event-replay-source"], KV_EVENTS),
-    only(&["kv-event-block-size"], &["16"], KV_EVENTS),
-    refused(&["kv-event-model"], KV_EVENTS),
-    refused(&["pd-kv-events"], KV_EVENTS),
-    refused(
-        &["mini-lb"],
-        "use `grapevine balancer` in front of several replicas",
-    ),
-    accepted(&["vllm-pd-disaggregation"], PD),
-    differs(&["prefill"], PREFILL),
-    served(&["decode"]),
-    accepted(&["worker-startup-timeout-secs"], STARTUP),
-    accepted(&["worker-startup-check-interval"], STARTUP),
-    differs(&["cache-threshold"], THRESHOLD),
-    differs(&["balance-abs-threshold"], THRESHOLD),
-    differs(&["balance-rel-threshold"], THRESHOLD),
-    only(&["eviction-interval-secs"], &["120"], TREE),
-    only(&["max-tree-size"], &["33554432"], TREE),
-    differs(
-        &["max-payload-size"],
-        "default 16 MiB, not 512; units may be written, as in 64MiB",
-    ),
-    refused(&["wasm-middleware"], WASM),
-    refused(&["wasm-middleware-sha256"], WASM),
-    refused(&["wasm-middleware-route"], WASM),
-    differs(&["intra-node-data-parallel-size"], RANKS),
-    accepted(&["enable-igw"], MODELS),
-    differs(
-        &["api-key"],
-        "goes to workers in place of the client's; clients' keys are --api-keys-file",
-    ),
-    refused(&["log-dir"], LOGS),
-    differs(&["log-level"], "`critical` means `error`"),
-    differs(&["service-discovery"], WATCH),
-    differs(&["selector"], SELECTOR),
-    served(&["service-discovery-port"]),
-    differs(&["service-discovery-namespace"], NAMESPACE),
-    differs(&["prefill-selector"], ROLE),
-    differs(&["decode-selector"], ROLE),
-    differs(
-        &["vllm-discovery-address"],
-        "an address, no name; a worker that pings any replica is known to all, and lasts 10 s without a ping, not 5",
-    ),
-    differs(&["kv-connector"], CONNECTOR),
-    differs(&["prometheus-port"], "the admin port has the metrics, too"),
-    served(&["prometheus-host"]),
-    differs(&["request-id-headers"], REQUEST_ID),
-    differs(
-        &["request-timeout-secs"],
-        "off by default, not 1800 s; what is stuck is found by the timeouts of single steps",
-    ),
-    differs(&["retry-max-retries"], ATTEMPTS),
-    served(&["retry-initial-backoff-ms"]),
-    served(&["retry-max-backoff-ms"]),
-    served(&["retry-backoff-multiplier"]),
-    served(&["retry-jitter-factor"]),
-    served(&["disable-retries"]),
-    differs(&["cb-failure-threshold"], "default 5, not 10"),
-    differs(&["cb-success-threshold"], "one trial request at a time"),
-    differs(
-        &["cb-timeout-duration-secs"],
-        "default 10 s, not 60; grows when it opens again",
-    ),
-    differs(&["cb-window-duration-secs"], BREAKER_WINDOW),
-    served(&["disable-circuit-breaker"]),
-    served(&["health-failure-threshold"]),
-    served(&["health-success-threshold"]),
-    differs(&["health-check-timeout-secs"], "default 2 s, not 5"),
-    differs(&["health-check-interval-secs"], INTERVAL),
-    served(&["health-check-endpoint"]),
-    differs(
-        &["max-concurrent-requests"],
-        "counted to the end of the answer, with a part kept for each model",
-    ),
-    served(&["queue-size"]),
-    differs(&["queue-timeout-secs"], "then 503, not 408"),
-    refused(&["rate-limit-tokens-per-second"], RATE),
-    served(&["cors-allowed-origins"]),
-    refused(&["epd-config"], ENCODE),
-    refused(
-        &["api-key-validation-urls"],
-        "keys are checked here: list their hashes in --api-keys-file",
-    ),
-    only(
-        &["backend"],
-        &["vllm", "openai"],
-        "workers are vLLM servers with the OpenAI API; leave it out",
-    ),
-    only(
-        &["runtime"],
-        &["vllm", "openai"],
-        "workers are vLLM servers with the OpenAI API; leave it out",
-    ),
-    refused(
-        &["enable-trace"],
-        "traces are on when --otlp-traces-endpoint is given; leave it out",
-    ),
-    differs(
-        &["otlp-traces-endpoint"],
-        "a URL; `host:port`, which is gRPC there, with --otlp-traces-protocol grpc",
-    ),
-    served(&["otel-sampling-ratio"]),
-    only(
-        &["otel-excluded-paths"],
-        &["/health", "/health_generate", "/liveness", "/readiness"],
-        "health checks and lists of models are not traced; leave it out",
-    ),
-    renamed(
-        &["pool-idle-timeout-secs"],
-        "upstream-pool-idle-timeout-secs",
-        "default 4 s, not 2",
-    ),
-    only(
-        &["history-backend"],
-        &["none"],
-        "answers are not stored; leave it out",
-    ),
-    refused(&["profile"], "leave it out"),
-];
+pub(super) const ROWS: &[Row] = rows! {
+    "host": Served("");
+    "port": Served("");
+    "worker-urls": Served(WORKER_URLS);
+    "enable-program-scheduling": Refused(SESSIONS);
+    "program-scheduling-config-json": Refused(SESSIONS);
+    "policy": Served("default prefix; names are below");
+    "prefill-policy": Served(PREFILL_POLICY);
+    "decode-policy": Served(DECODE_POLICY);
+    "router-temperature": Only(&["0"], "choices are not random here; leave it out");
+    "kv-penalty-host": Served("");
+    "kv-penalty-external": Only(&["0.6"], EXTERNAL);
+    "kv-penalty-disk": Served("");
+    "kv-aware-session-affinity-ttl-secs": Refused(SESSIONS);
+    "kv-event-source": Refused(KV_EVENTS);
+    "kv-event-replay-source": Refused(KV_EVENTS);
+    "kv-event-block-size": Only(&["16"], KV_EVENTS);
+    "kv-event-model": Refused(KV_EVENTS);
+    "pd-kv-events": Refused(KV_EVENTS);
+    "mini-lb": Refused("use `grapevine balancer` in front of several replicas");
+    "vllm-pd-disaggregation": Accepted(PD);
+    "prefill": Served(PREFILL);
+    "decode": Served("");
+    "worker-startup-timeout-secs": Accepted(STARTUP);
+    "worker-startup-check-interval": Accepted(STARTUP);
+    "cache-threshold": Served(THRESHOLD);
+    "balance-abs-threshold": Served(THRESHOLD);
+    "balance-rel-threshold": Served(THRESHOLD);
+    "eviction-interval-secs": Only(&["120"], TREE);
+    "max-tree-size": Only(&["33554432"], TREE);
+    "max-payload-size": Served("default 16 MiB, not 512; units may be written, as in 64MiB");
+    "wasm-middleware": Refused(WASM);
+    "wasm-middleware-sha256": Refused(WASM);
+    "wasm-middleware-route": Refused(WASM);
+    "intra-node-data-parallel-size": Served(RANKS);
+    "enable-igw": Accepted(MODELS);
+    "api-key": Served("goes to workers in place of the client's; clients' keys are --api-keys-file");
+    "log-dir": Refused(LOGS);
+    "log-level": Served("`critical` means `error`");
+    "service-discovery": Served(WATCH);
+    "selector": Served(SELECTOR);
+    "service-discovery-port": Served("");
+    "service-discovery-namespace": Served(NAMESPACE);
+    "prefill-selector": Served(ROLE);
+    "decode-selector": Served(ROLE);
+    "vllm-discovery-address":
+        Served("an address, no name; a worker that pings any replica is known to all, and lasts 10 s without a ping, not 5");
+    "kv-connector": Served(CONNECTOR);
+    "prometheus-port": Served("the admin port has the metrics, too");
+    "prometheus-host": Served("");
+    "request-id-headers": Served(REQUEST_ID);
+    "request-timeout-secs":
+        Served("off by default, not 1800 s; what is stuck is found by the timeouts of single steps");
+    "retry-max-retries": Served(ATTEMPTS);
+    "retry-initial-backoff-ms": Served("");
+    "retry-max-backoff-ms": Served("");
+    "retry-backoff-multiplier": Served("");
+    "retry-jitter-factor": Served("");
+    "disable-retries": Served("");
+    "cb-failure-threshold": Served("default 5, not 10");
+    "cb-success-threshold": Served("one trial request at a time");
+    "cb-timeout-duration-secs": Served("default 10 s, not 60; grows when it opens again");
+    "cb-window-duration-secs": Served(BREAKER_WINDOW);
+    "disable-circuit-breaker": Served("");
+    "health-failure-threshold": Served("");
+    "health-success-threshold": Served("");
+    "health-check-timeout-secs": Served("default 2 s, not 5");
+    "health-check-interval-secs": Served(INTERVAL);
+    "health-check-endpoint": Served("");
+    "max-concurrent-requests": Served("counted to the end of the answer, with a part kept for each model");
+    "queue-size": Served("");
+    "queue-timeout-secs": Served("then 503, not 408");
+    "rate-limit-tokens-per-second": Refused(RATE);
+    "cors-allowed-origins": Served("");
+    "epd-config": Refused(ENCODE);
+    "api-key-validation-urls": Refused("keys are checked here: list their hashes in --api-keys-file");
+    "backend": Only(&["vllm", "openai"], "workers are vLLM servers with the OpenAI API; leave it out");
+    "runtime": Only(&["vllm", "openai"], "workers are vLLM servers with the OpenAI API; leave it out");
+    "enable-trace": Refused("traces are on when --otlp-traces-endpoint is given; leave it out");
+    "otlp-traces-endpoint": Served("a URL; `host:port`, which is gRPC there, with --otlp-traces-protocol grpc");
+    "otel-sampling-ratio": Served("");
+    "otel-excluded-paths":
+        Only(&["/health", "/health_generate", "/liveness", "/readiness"], "health checks and lists of models are not traced; leave it out");
+    "pool-idle-timeout-secs": Renamed("upstream-pool-idle-timeout-secs", "default 4 s, not 2");
+    "history-backend": Only(&["none"], "answers are not stored; leave it out");
+    "profile": Refused("leave it out");
+};
