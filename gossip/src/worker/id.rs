@@ -106,22 +106,10 @@ impl FromStr for WorkerUrl {
                 why,
             })
         };
-        // The parser leaves some of them out silently, and another address remains.
-        if text.contains(|c: char| c.is_control() || c.is_whitespace()) {
-            return refuse("it has spaces or control characters in it");
-        }
-        let url = match Url::parse(text_base) {
+        let url = match web_url(text_base) {
             Ok(url) => url,
-            Err(ParseError::RelativeUrlWithoutBase) => {
-                return refuse("it has no scheme; write http://host:port or https://host:port");
-            }
-            Err(ParseError::InvalidPort) => return refuse("its port is no number up to 65535"),
-            Err(ParseError::EmptyHost) => return refuse("it names no host"),
-            Err(_) => return refuse("it is no URL; write http://host:port or https://host:port"),
+            Err(why) => return refuse(why),
         };
-        if !matches!(url.scheme(), "http" | "https") {
-            return refuse("it does not begin with http:// or https://");
-        }
         if !url.username().is_empty() || url.password().is_some() {
             // The message goes to logs.
             let mut bare = url;
@@ -158,6 +146,26 @@ impl FromStr for WorkerUrl {
             return Err(WorkerError::UrlTooLong(base.len()));
         }
         Ok(Self { base, rank })
+    }
+}
+
+/// The URL that a text without rank is; else what is wrong with it.
+fn web_url(text: &str) -> Result<Url, &'static str> {
+    // The parser leaves some of them out silently, and another address remains.
+    if text.contains(|c: char| c.is_control() || c.is_whitespace()) {
+        return Err("it has spaces or control characters in it");
+    }
+    let url = Url::parse(text).map_err(|error| match error {
+        ParseError::RelativeUrlWithoutBase => {
+            "it has no scheme; write http://host:port or https://host:port"
+        }
+        ParseError::InvalidPort => "its port is no number up to 65535",
+        ParseError::EmptyHost => "it names no host",
+        _ => "it is no URL; write http://host:port or https://host:port",
+    })?;
+    match url.scheme() {
+        "http" | "https" => Ok(url),
+        _ => Err("it does not begin with http:// or https://"),
     }
 }
 

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use parking_lot::Mutex;
 
 use super::print_json;
 use super::replay_split::SplitArgs;
@@ -246,25 +246,8 @@ impl VirtualArgs {
     }
 
     fn settings(&self) -> anyhow::Result<Vec<Setting>> {
-        let of = |scenario, capacity, contenders: &[Contender]| Setting {
-            scenario,
-            capacity,
-            contenders: contenders.to_vec(),
-        };
-        let named = |name: &String| {
-            Contender::named(name).with_context(|| format!("no policy is called `{name}`"))
-        };
-        let mut named: Vec<Contender> =
-            self.policies.iter().map(named).collect::<Result<_, _>>()?;
-        for contender in &mut named {
-            let own = contender.prefix_index.told_after;
-            contender.prefix_index.told_after = self.told_after.unwrap_or(own);
-        }
-        let policies = if named.is_empty() {
-            Contender::policies()
-        } else {
-            named
-        };
+        let policies = self.contenders()?;
+        let of = Setting::of;
         let (oracle, prefix) = ([Contender::oracle()], [Contender::prefix()]);
         let full = self.grid == Some(Grid::Full);
         let mut settings = vec![of(self.scenario(1, 100), false, &oracle)];
@@ -313,24 +296,46 @@ impl VirtualArgs {
             }
         }
         if full {
-            for workers in [4, 16, 64] {
-                for age_ms in [20, 100, 500] {
-                    let scenario = Scenario {
-                        workers,
-                        ..self.scenario(8, age_ms)
-                    };
-                    settings.push(of(scenario, true, &prefix));
-                }
-            }
-            for seed in [self.seed + 1, self.seed + 2] {
-                let scenario = Scenario {
-                    seed,
-                    ..self.scenario(3, 100)
-                };
-                settings.push(of(scenario, false, &prefix));
-            }
+            settings.extend(self.beyond_core(&prefix));
         }
         Ok(settings)
+    }
+
+    /// What the full grid has besides the core.
+    fn beyond_core(&self, prefix: &[Contender]) -> Vec<Setting> {
+        let mut settings = Vec::new();
+        for workers in [4, 16, 64] {
+            for age_ms in [20, 100, 500] {
+                let scenario = Scenario {
+                    workers,
+                    ..self.scenario(8, age_ms)
+                };
+                settings.push(Setting::of(scenario, true, prefix));
+            }
+        }
+        for seed in [self.seed + 1, self.seed + 2] {
+            let scenario = Scenario {
+                seed,
+                ..self.scenario(3, 100)
+            };
+            settings.push(Setting::of(scenario, false, prefix));
+        }
+        settings
+    }
+
+    /// The policies that are named, or all.
+    fn contenders(&self) -> anyhow::Result<Vec<Contender>> {
+        if self.policies.is_empty() {
+            return Ok(Contender::policies());
+        }
+        let named = |name: &String| {
+            let mut contender =
+                Contender::named(name).with_context(|| format!("no policy is called `{name}`"))?;
+            let own = contender.prefix_index.told_after;
+            contender.prefix_index.told_after = self.told_after.unwrap_or(own);
+            Ok(contender)
+        };
+        self.policies.iter().map(named).collect()
     }
 }
 
@@ -338,13 +343,13 @@ impl VirtualArgs {
 fn shown<T>(work: impl FnOnce(&(dyn Fn(usize, usize, &str) + Sync)) -> T) -> T {
     let bar: Mutex<Option<Progress>> = Mutex::new(None);
     let result = work(&|done, total, name| {
-        let mut bar = bar.lock().expect("nobody panics with it");
+        let mut bar = bar.lock();
         if total > 0 {
             let bar = bar.get_or_insert_with(|| Progress::new("virtual", total as u64));
             bar.set(done as u64, || name.to_owned());
         }
     });
-    if let Some(bar) = bar.into_inner().ok().flatten() {
+    if let Some(bar) = bar.into_inner() {
         bar.finish();
     }
     result

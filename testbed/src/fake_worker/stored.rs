@@ -228,18 +228,30 @@ fn respond(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
     });
     let whole = response(json!([done]), "completed", usage);
     let begun = response(json!([]), "in_progress", Value::Null);
+    let events = events(&begun, &whole, &words, &done);
+    Ok(Answer {
+        json: whole,
+        events: wants_stream(&asked).then_some(events),
+        prompt: Some(sequence_of(worker, &model, &prompt)),
+        kept_as: asked["store"].as_bool().unwrap_or(true).then_some(id),
+        tokens: output as u64,
+    })
+}
+
+/// The events of its stream, from the begun response to the whole one; `done`: the item that the words are.
+fn events(begun: &Value, whole: &Value, words: &[String], done: &Value) -> Vec<Event> {
     let mut events = vec![
         ("response.created", json!({ "response": begun })),
         ("response.in_progress", json!({ "response": begun })),
         (
             "response.output_item.added",
-            json!({ "item": { "id": item, "content": [] }, "output_index": 0 }),
+            json!({ "item": { "id": done["id"], "content": [] }, "output_index": 0 }),
         ),
     ];
     events.extend(words.iter().map(|word| {
         (
             "response.output_text.delta",
-            json!({ "content_index": 0, "delta": word, "item_id": item }),
+            json!({ "content_index": 0, "delta": word, "item_id": done["id"] }),
         )
     }));
     events.push((
@@ -251,13 +263,7 @@ fn respond(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
         data["sequence_number"] = number.into();
         data["type"] = (*name).into();
     }
-    Ok(Answer {
-        json: whole,
-        events: wants_stream(&asked).then_some(events),
-        prompt: Some(sequence_of(worker, &model, &prompt)),
-        kept_as: asked["store"].as_bool().unwrap_or(true).then_some(id),
-        tokens: output as u64,
-    })
+    events
 }
 
 /// `GET /v1/responses/{id}` and its subpaths.

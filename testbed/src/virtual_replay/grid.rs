@@ -1,8 +1,8 @@
 //! Grids: many runs on all processor cores, compared with one router that knows everything.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::contender::Contender;
@@ -48,6 +48,17 @@ pub struct Setting {
     pub capacity: bool,
     /// The rules.
     pub contenders: Vec<Contender>,
+}
+
+impl Setting {
+    /// These rules on that cluster.
+    pub fn of(scenario: Scenario, capacity: bool, contenders: &[Contender]) -> Self {
+        Self {
+            scenario,
+            capacity,
+            contenders: contenders.to_vec(),
+        }
+    }
 }
 
 struct Job<'a> {
@@ -162,14 +173,12 @@ pub(super) fn in_parallel<T: Sync, U: Send>(
                         return;
                     };
                     let result = work(at, job);
-                    *results[at].lock().expect("nobody panics with it") = Some(result);
+                    *results[at].lock() = Some(result);
                 }
             });
         }
     });
-    let done = results
-        .into_iter()
-        .map(|slot| slot.into_inner().ok().flatten());
+    let done = results.into_iter().map(Mutex::into_inner);
     done.map(|result| result.expect("every job was done"))
         .collect()
 }

@@ -20,8 +20,8 @@ use super::logs;
 use super::observe::{MarkId, Observer};
 use super::placement::{self, Placements};
 use super::promise::{self, promise};
-use super::record::{FAILURES_MAX, Origin, Promise, Record};
-use super::scenario::{Expectation, Scenario, Sight};
+use super::record::{FAILURES_MAX, Origin, Promise, Record, Sample};
+use super::scenario::{Expectation, Scenario, Sight, Terms};
 use super::traffic::{Traffic, TrafficReport};
 use grapevine_bench::client::Ask;
 pub(crate) use plan::RunPlan;
@@ -106,22 +106,8 @@ pub(crate) async fn run(
     let origin = Origin::now();
     let observer = Observer::start(seats, plan.look_every, observed, origin);
     let traffic = Traffic::start(fleet.front(), plan.traffic(), origin);
-    let initial: BTreeSet<usize> = (1..=plan.shape.workers).collect();
-    let mut run = Run {
-        plan,
-        fleet,
-        observer: &observer,
-        origin,
-        broken: Vec::new(),
-        excuses: Vec::new(),
-        promises: Vec::new(),
-        met: BTreeMap::new(),
-        phase: None,
-        workers: initial.clone(),
-        rushes: Vec::new(),
-        first_ms: None,
-        last_ms: 0,
-    };
+    let mut run = Run::new(plan, fleet, &observer, origin);
+    let initial = run.workers.clone();
     let steps = (scenario.steps)(&plan.shape);
     let mut notes = run.steps(&steps, &traffic, stop).await;
     run.settle().await;
@@ -143,41 +129,25 @@ pub(crate) async fn run(
     let seen = observer.finish();
     notes.extend(seen.notes);
 
-    let terms = &scenario.terms;
-    let (mut judged, mut steady) = (Vec::new(), None);
-    for report in reports {
-        judged.push(promise::requests(&report, &excuses, terms));
-        judged.push(promise::streams(&report, &excuses));
-        if steady.is_none() {
-            steady = Some(report);
-        } else {
-            let totals = &report.totals;
-            notes.push(format!(
-                "{} requests of a rush, {} succeeded, {} due but not sent",
-                totals.requests, totals.succeeded, report.shed
-            ));
-        }
-    }
-    let steady = steady.expect("the first report is of the steady load");
-    if terms.ring_stays {
-        judged.push(promise::one_ring(&seen.samples));
-    }
-    if terms.liveness_stays {
-        judged.push(promise::liveness(&seen.samples));
-    }
-    if terms.agreement_stays {
-        judged.push(promise::agreement(&seen.samples));
-    }
-    if let (Some(dip_max), Some(from)) = (terms.hit_dip_max, first_ms) {
-        let few = if plan.shape.quick { DIP_OF_FEW } else { 0 };
-        let dip_max = dip_max + few;
-        judged.push(promise::hit_dip(&steady.windows, from, last_ms, dip_max));
-    }
-    if terms.flat {
-        judged.extend(promise::flat(&seen.samples));
-    }
+    let few = if plan.shape.quick { DIP_OF_FEW } else { 0 };
+    let dip_max = scenario.terms.hit_dip_max.map(|most| most + few);
+    let dip = dip_max
+        .zip(first_ms)
+        .map(|(most, from)| (from, last_ms, most));
+    let mut judged = judge(&scenario.terms, &reports, &excuses, &seen.samples, dip);
+    let mut reports = reports.into_iter();
+    let steady = reports
+        .next()
+        .expect("the first report is of the steady load");
+    notes.extend(reports.map(|rush| {
+        let totals = &rush.totals;
+        format!(
+            "{} requests of a rush, {} succeeded, {} due but not sent",
+            totals.requests, totals.succeeded, rush.shed
+        )
+    }));
     let files = fleet.logs().await?;
-    judged.push(read_logs(files, terms.errors).await?);
+    judged.push(read_logs(files, scenario.terms.errors).await?);
     judged.extend(met.into_iter().map(|(text, met)| met.promise(text)));
     judged.append(&mut promises);
     let failures = steady.failures.into_iter().take(FAILURES_MAX).collect();
@@ -199,6 +169,38 @@ pub(crate) async fn run(
     })
 }
 
+/// What the load and the looks say of the scenario's promises; the first report is of the steady load. `dip`: from the first
+/// fault to the end of the last step, and so many points of the hit rate may be missing.
+fn judge(
+    terms: &Terms,
+    reports: &[TrafficReport],
+    excuses: &[Excuse],
+    samples: &[Sample],
+    dip: Option<(u64, u64, u32)>,
+) -> Vec<Promise> {
+    let mut judged = Vec::new();
+    for report in reports {
+        judged.push(promise::requests(report, excuses, terms));
+        judged.push(promise::streams(report, excuses));
+    }
+    if terms.ring_stays {
+        judged.push(promise::one_ring(samples));
+    }
+    if terms.liveness_stays {
+        judged.push(promise::liveness(samples));
+    }
+    if terms.agreement_stays {
+        judged.push(promise::agreement(samples));
+    }
+    if let (Some((from, until, most)), [steady, ..]) = (dip, reports) {
+        judged.push(promise::hit_dip(&steady.windows, from, until, most));
+    }
+    if terms.flat {
+        judged.extend(promise::flat(samples));
+    }
+    judged
+}
+
 async fn read_logs(
     files: Vec<(String, PathBuf)>,
     expected: &'static [&'static str],
@@ -213,7 +215,31 @@ async fn same_placements(fleet: &Fleet, samples: &[Ask]) -> anyhow::Result<Place
     placement::placements(&now, samples).await
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// Before the first step.
+    fn new(
+        plan: &'a RunPlan,
+        fleet: &'a mut Fleet,
+        observer: &'a Observer,
+        origin: Origin,
+    ) -> Self {
+        Self {
+            plan,
+            fleet,
+            observer,
+            origin,
+            broken: Vec::new(),
+            excuses: Vec::new(),
+            promises: Vec::new(),
+            met: BTreeMap::new(),
+            phase: None,
+            workers: (1..=plan.shape.workers).collect(),
+            rushes: Vec::new(),
+            first_ms: None,
+            last_ms: 0,
+        }
+    }
+
     /// All replicas agree once everything is repaired.
     async fn settle(&mut self) {
         let what = Sight::Agreed {

@@ -93,6 +93,28 @@ async fn served(
     if !query.text("dryRun").is_empty() {
         return Err(Refusal::bad_request("the fake API server has no dry run"));
     }
+    match target {
+        Target::Pods(_) | Target::Pod { .. } => {
+            of_pods(state, request, target, verb, query, fault).await
+        }
+        Target::Namespaces | Target::Namespace(_) => {
+            of_namespaces(state, request, target, verb).await
+        }
+        Target::Other(path) if verb == "get" => discovery::document(path)
+            .map(|document| json_answer(200, &document))
+            .ok_or_else(Refusal::no_such_resource),
+        _ => Err(Refusal::method_not_allowed()),
+    }
+}
+
+async fn of_pods(
+    state: &Arc<State>,
+    request: Request<Incoming>,
+    target: &Target,
+    verb: &str,
+    query: &Query,
+    fault: Option<Fault>,
+) -> Result<Response<Body>, Refusal> {
     match (target, verb) {
         (Target::Pods(namespace), "watch") => watch::open(state, namespace.clone(), query, fault),
         (Target::Pods(namespace), "list") => {
@@ -150,6 +172,17 @@ async fn served(
             let deleted = state.write(|store| store.delete(namespace, name, &deletion, now))?;
             Ok(json_answer(200, &deleted))
         }
+        _ => Err(Refusal::method_not_allowed()),
+    }
+}
+
+async fn of_namespaces(
+    state: &Arc<State>,
+    request: Request<Incoming>,
+    target: &Target,
+    verb: &str,
+) -> Result<Response<Body>, Refusal> {
+    match (target, verb) {
         (Target::Namespaces, "list") => {
             let items: Vec<Value> = state.lock().store.namespaces().cloned().collect();
             let revision = state.lock().store.revision().to_string();
@@ -167,9 +200,6 @@ async fn served(
             let namespace = state.lock().store.namespace(name)?.clone();
             Ok(json_answer(200, &namespace))
         }
-        (Target::Other(path), "get") => discovery::document(path)
-            .map(|document| json_answer(200, &document))
-            .ok_or_else(Refusal::no_such_resource),
         _ => Err(Refusal::method_not_allowed()),
     }
 }
