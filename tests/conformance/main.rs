@@ -11,6 +11,7 @@ mod breakers;
 mod bytes;
 mod cache;
 mod codings;
+mod comments;
 mod cors;
 mod crossings;
 mod crowding;

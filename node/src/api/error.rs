@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use serde::Serialize;
+use serde_json::Value;
 
 /// Declares [`ErrorKind`], a row for each: `Kind: STATUS, "OpenAI's type", "code"`.
 macro_rules! kinds {
@@ -283,26 +284,7 @@ impl ApiError {
     /// its clients look for one, and for the same word in the data.
     pub fn sse_event(&self, mid_event: bool, named: bool, dialect: Dialect) -> Bytes {
         let body = self.body_as(self.kind.status(), dialect);
-        let mut event = Vec::with_capacity(body.len() + 48);
-        if mid_event {
-            event.extend_from_slice(b"\n\n");
-        }
-        match (dialect, named) {
-            (Dialect::Anthropic, _) => {
-                event.extend_from_slice(b"event: error\ndata: ");
-                event.extend_from_slice(&body);
-            }
-            (Dialect::OpenAi, true) => {
-                event.extend_from_slice(b"event: error\ndata: {\"type\":\"error\",");
-                event.extend_from_slice(&body[1..]);
-            }
-            (Dialect::OpenAi, false) => {
-                event.extend_from_slice(b"data: ");
-                event.extend_from_slice(&body);
-            }
-        }
-        event.extend_from_slice(b"\n\n");
-        event.into()
+        event_with(&body, mid_event, named, dialect)
     }
 
     /// The response, complete with `Retry-After` where the status calls for one.
@@ -347,6 +329,54 @@ impl ApiError {
     }
 }
 
+/// The same event with a worker's own words, the JSON of its refusal; none where a client of this dialect would not know an
+/// error by it.
+pub fn sse_event_of(body: &[u8], named: bool, dialect: Dialect) -> Option<Bytes> {
+    let object: serde_json::Map<String, Value> = serde_json::from_slice(body).ok()?;
+    // Of streams whose events have names an error may be an event of its own form, or of another API's.
+    let is_event = object.get("type").is_some_and(|kind| kind == "error");
+    if is_event && (named || dialect == Dialect::Anthropic) {
+        // In one line: of JSON only what is between its values can have others.
+        let line = |byte: &u8| match byte {
+            b'\n' | b'\r' => b' ',
+            byte => *byte,
+        };
+        let line: Vec<u8> = body.trim_ascii().iter().map(line).collect();
+        return Some(event_with(&line, false, true, Dialect::Anthropic));
+    }
+    let error = object.get("error").filter(|error| error.is_object())?;
+    if dialect == Dialect::Anthropic {
+        return None;
+    }
+    // Readers know the event by what it begins with, and not all bodies do.
+    let line = serde_json::to_vec(&serde_json::json!({ "error": error })).ok()?;
+    Some(event_with(&line, false, named, dialect))
+}
+
+/// `body`: a JSON object in one line, of OpenAI's dialect one that begins with the field `error`.
+fn event_with(body: &[u8], mid_event: bool, named: bool, dialect: Dialect) -> Bytes {
+    let mut event = Vec::with_capacity(body.len() + 48);
+    if mid_event {
+        event.extend_from_slice(b"\n\n");
+    }
+    match (dialect, named) {
+        (Dialect::Anthropic, _) => {
+            event.extend_from_slice(b"event: error\ndata: ");
+            event.extend_from_slice(body);
+        }
+        (Dialect::OpenAi, true) => {
+            event.extend_from_slice(b"event: error\ndata: {\"type\":\"error\",");
+            event.extend_from_slice(&body[1..]);
+        }
+        (Dialect::OpenAi, false) => {
+            event.extend_from_slice(b"data: ");
+            event.extend_from_slice(body);
+        }
+    }
+    event.extend_from_slice(b"\n\n");
+    event.into()
+}
+
 /// How long a client should wait before it tries again, for statuses that mean "later".
 pub fn retry_after(status: StatusCode) -> Option<Duration> {
     matches!(
@@ -381,8 +411,7 @@ mod tests {
     fn every_error_has_openai_shape_and_later_means_retry_after() {
         for kind in ErrorKind::ALL {
             let response = ApiError::new(kind, "what to do").response();
-            let json: serde_json::Value =
-                serde_json::from_slice(response.body()).expect("body is JSON");
+            let json: Value = serde_json::from_slice(response.body()).expect("body is JSON");
             for field in ["message", "type", "param", "code"] {
                 assert!(json["error"].get(field).is_some(), "{kind:?} lacks {field}");
             }
@@ -415,12 +444,56 @@ mod tests {
         let data = text
             .strip_prefix("\n\nevent: error\ndata: ")
             .expect("a name");
-        let json: serde_json::Value = serde_json::from_str(data.trim_end()).expect("JSON");
+        let json: Value = serde_json::from_str(data.trim_end()).expect("JSON");
         assert_eq!(json["type"], "error");
         assert_eq!(json["error"]["code"], "upstream_broke");
         let event = broke.sse_event(false, true, Dialect::Anthropic);
         let expected = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"broke\"}}\n\n";
         assert_eq!(event, expected);
+    }
+
+    #[test]
+    fn a_workers_refusal_is_an_event_where_its_client_knows_it_for_an_error() {
+        let openai = (false, Dialect::OpenAi);
+        let named = (true, Dialect::OpenAi);
+        let anthropic = (false, Dialect::Anthropic);
+        let of_anthropic =
+            r#"{"type":"error","error":{"type":"overloaded_error","message":"full"}}"#;
+        for (body, (names, dialect), expected) in [
+            (
+                "{\"error\":\n {\"code\":503}}\n",
+                openai,
+                Some("data: {\"error\":{\"code\":503}}\n\n"),
+            ),
+            (
+                "{\"type\":\"error\",\n \"code\":503}",
+                named,
+                Some("event: error\ndata: {\"type\":\"error\",  \"code\":503}\n\n"),
+            ),
+            (
+                r#"{"object":"error","error":{"code":503}}"#,
+                openai,
+                Some("data: {\"error\":{\"code\":503}}\n\n"),
+            ),
+            (
+                r#"{"error":{"code":503}}"#,
+                named,
+                Some("event: error\ndata: {\"type\":\"error\",\"error\":{\"code\":503}}\n\n"),
+            ),
+            (
+                of_anthropic,
+                anthropic,
+                Some(&*format!("event: error\ndata: {of_anthropic}\n\n")),
+            ),
+            (r#"{"error":{"code":503}}"#, anthropic, None),
+            (r#"{"object":"error","message":"full"}"#, openai, None),
+            (r#"{"error":"full"}"#, openai, None),
+            ("Bad Gateway", openai, None),
+            ("", openai, None),
+        ] {
+            let event = sse_event_of(body.as_bytes(), names, dialect);
+            assert_eq!(event.as_deref(), expected.map(str::as_bytes), "{body}");
+        }
     }
 
     #[test]
@@ -449,8 +522,7 @@ mod tests {
         ] {
             let error = ApiError::new(kind, "what to do");
             let response = error.response_as(kind.status(), Dialect::Anthropic);
-            let json: serde_json::Value =
-                serde_json::from_slice(response.body()).expect("body is JSON");
+            let json: Value = serde_json::from_slice(response.body()).expect("body is JSON");
             let expected = serde_json::json!({
                 "type": "error", "error": { "type": name, "message": "what to do" },
             });

@@ -141,6 +141,12 @@ section! {
         first_token: Duration = secs(60), in ms(1)..=HOUR, live now;
         /// Added to `first_token` for each 1,000 tokens of the prompt (estimated from its length).
         first_token_per_1k: Duration = secs(2), in Duration::ZERO..=secs(600), live now;
+        /// Time without anything for the client of a stream whose answer has not begun, after which it gets the head with
+        /// 200 and a comment, and again a comment each such time; 0 is off.
+        ///
+        /// For boxes before this replica that cut silent connections (many at 60s). The request may still move to another
+        /// worker, but one that is refused afterwards gets its error as an event behind a 200.
+        stream_comment: Option<Duration> = None, in None..=Some(HOUR), flag "sse-keepalive-secs" Secs, live now;
         /// Longest pause between two events of a stream; comments do not count.
         ///
         /// A frozen engine keeps sending comments, so bytes prove nothing. Of the body of a plain answer: longest time

@@ -6,6 +6,7 @@
 //! Each request ends in exactly one outcome, written by its [`Record`]; whatever it holds is released by
 //! dropping it.
 
+mod awaited;
 pub mod body;
 mod budget;
 pub mod caller;
@@ -46,12 +47,14 @@ use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Response, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
+use self::awaited::tell_of_request;
 use self::body::BodyLimits;
 use self::budget::Budget;
 use self::continuation::Failovers;
@@ -65,7 +68,7 @@ use self::metrics::ProxyMetrics;
 use self::realtime::{Opening, Sessions};
 use self::record::Record;
 use self::refusal::Refusal;
-use self::response::ResponseBody;
+use self::response::{Patient, ResponseBody};
 use self::retry::Exhausted;
 use self::split::ToPair;
 use self::stages::accepted::Accepted;
@@ -73,7 +76,7 @@ use self::stages::asked::Asked;
 use self::stages::placed::Sent;
 use self::stages::read::{EntryParts, Looked, Reader};
 use self::stages::won::{Shown, Won};
-use crate::admission::{self, Admission};
+use crate::admission::Admission;
 use crate::api::error::{Dialect, ErrorKind};
 use crate::api::{ApiError, Endpoint, OpenPath};
 use crate::cache::ResponseCache;
@@ -265,6 +268,7 @@ impl Proxy {
         let mut is_tunnel = false;
         match response.body_mut() {
             ResponseBody::Relay(relay) => relay.watch(gone, cutoff),
+            ResponseBody::Ahead(ahead) => ahead.watch(gone, cutoff),
             ResponseBody::Tunnel(Some(tunnel)) => {
                 tunnel.watch(gone);
                 is_tunnel = true;
@@ -348,12 +352,18 @@ impl Proxy {
         }
         match key {
             Ok(key) => {
-                let whole = self.dispatch.timeouts.look().whole_request;
+                let (whole, comment) = {
+                    let timeouts = self.dispatch.timeouts.look();
+                    (timeouts.whole_request, timeouts.stream_comment)
+                };
                 let deadline = whole.map(|limit| record.started() + limit);
                 record.tenant = key.as_ref().map(|key| Arc::clone(key.tenant()));
                 record.key.clone_from(&key);
                 let accepted = Accepted::new(head, body, endpoint, key, deadline);
-                self.forward(accepted, record, cutoff).await
+                match comment.filter(|_| awaited::may_be_awaited(endpoint)) {
+                    None => self.forward(accepted, record, cutoff).await,
+                    Some(every) => self.forward_ahead(accepted, record, every).await,
+                }
             }
             Err(error) => {
                 record.own_error(&error);
@@ -371,6 +381,27 @@ impl Proxy {
         };
         self.dispatch.metrics.refusals.limit_reached("header_bytes");
         Err(error)
+    }
+
+    /// The same as [`Self::forward`]; if the request asks for a stream, its client gets a head after this time, and comments
+    /// until the answer begins.
+    fn forward_ahead(
+        self: &Arc<Self>,
+        accepted: Accepted,
+        mut record: Box<Record>,
+        every: Duration,
+    ) -> impl Future<Output = Response<ResponseBody>> + Send + use<> {
+        let awaited = Arc::default();
+        record.awaited = Some(Arc::clone(&awaited));
+        let (since, form) = (record.started(), record.event_form());
+        let metrics = Arc::clone(&self.dispatch.metrics);
+        let proxy = Arc::clone(self);
+        // On the heap: whoever serves the connection may have it in its body.
+        let answer = Box::pin(async move {
+            let mut cutoff = Cutoff::of_task(&proxy.phase);
+            proxy.forward(accepted, record, &mut cutoff).await
+        });
+        Patient::new(answer, awaited, (since, every), metrics, form).answer()
     }
 
     /// Everything else goes to a worker, inside the limit for whole requests, and before this replica ends.
@@ -393,12 +424,18 @@ impl Proxy {
                 None => won.await,
                 Some(deadline) => match timeout_at(deadline, won).await {
                     Ok(won) => won,
-                    Err(_) => Err(own_words::out_of_time().into()),
+                    Err(_) => Err(Refusal::out_of_time()),
                 },
             }
         };
         let quotas = record.quotas;
         let cached = record.cache;
+        let won = match won {
+            Ok(Shown::Won(won)) if record.is_head_out() => {
+                won.into_stream(&mut record).map(Shown::Won)
+            }
+            won => won,
+        };
         let mut response = match won {
             Ok(Shown::Kept(answer)) => response::kept(answer, record),
             Ok(Shown::Won(won)) => {
@@ -417,11 +454,7 @@ impl Proxy {
             }
             Err(refusal) => refusal.response(record, self.dispatch.admission.no_room_status()),
         };
-        admission::tell(&quotas, response.headers_mut());
-        if let Some(word) = cached {
-            let headers = response.headers_mut();
-            headers.insert(headers::CACHE, HeaderValue::from_static(word));
-        }
+        tell_of_request(&quotas, cached, response.headers_mut());
         response
     }
 
@@ -464,7 +497,12 @@ impl Proxy {
                 let tenant_header = self.dispatch.cluster.settings().tenant_header.as_deref();
                 match read.look_up(self.cache.as_ref(), tenant_header, record) {
                     Looked::Kept(answer) => return Ok(Shown::Kept(answer)),
-                    Looked::Absent(read) => read.enter(&entry, record).await?,
+                    Looked::Absent(read) => {
+                        if read.is_stream() {
+                            record.is_stream();
+                        }
+                        read.enter(&entry, record).await?
+                    }
                 }
             }
         };
@@ -535,12 +573,7 @@ impl Proxy {
         }
     }
 
-    fn explain(
-        &self,
-        out: &mut http::HeaderMap,
-        worker: &str,
-        decision: &grapevine_placement::Decision,
-    ) {
+    fn explain(&self, out: &mut HeaderMap, worker: &str, decision: &grapevine_placement::Decision) {
         let reason = decision.reason.as_str();
         let expected = decision.expected_tokens.into();
         out.insert(headers::WORKER, headers::value_of(worker));

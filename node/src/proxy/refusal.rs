@@ -11,6 +11,8 @@
 //! | the whole request's time is over | 504 `upstream_timeout` |
 //! | workers ended while they had the request, now or a while ago | 422 `query_of_death` |
 //!
+//! Behind a head that went out ahead of the answer (`timeouts.stream_comment`) the same words are the stream's last event.
+//!
 //! Where the reason is that there is no room (a limit of this replica, every worker at its own, a worker's 503), the
 //! status is `admission.no_room_status`.
 //!
@@ -28,7 +30,7 @@ use hyper::ext::ReasonPhrase;
 use super::outcome::Outcome;
 use super::own_words::{condemned, no_holder, no_worker, out_of_time, quarantined};
 use super::pauses::Reach;
-use super::record::Record;
+use super::record::{Midway, Record};
 use super::response::ResponseBody;
 use super::retry::Exhausted;
 use crate::api::ApiError;
@@ -44,6 +46,8 @@ pub(super) struct Refusal {
     again: Option<Duration>,
     /// Nothing is wrong but that there is no room.
     no_room: bool,
+    /// The limit for whole requests is the reason.
+    is_out_of_time: bool,
 }
 
 #[derive(Debug)]
@@ -67,11 +71,30 @@ impl From<ApiError> for Refusal {
             no_room: error.kind == ErrorKind::Overloaded,
             word: Word::own(error),
             again: None,
+            is_out_of_time: false,
         }
     }
 }
 
 impl Refusal {
+    /// The limit for the whole request is reached.
+    pub(super) fn out_of_time() -> Self {
+        Self {
+            is_out_of_time: true,
+            ..Self::from(out_of_time())
+        }
+    }
+
+    /// A worker's answer that is an error, and of which nothing was shown.
+    pub(super) fn of_answer(parts: response::Parts, bytes: Bytes) -> Self {
+        Self {
+            word: Word::Worker(Box::new(parts), bytes),
+            again: None,
+            no_room: false,
+            is_out_of_time: false,
+        }
+    }
+
     /// What the client gets when all attempts on these workers are over.
     pub(super) fn of(exhausted: Exhausted, reach: Reach) -> Self {
         let no_room = match &exhausted {
@@ -82,6 +105,7 @@ impl Refusal {
             }
             Exhausted::Condemned | Exhausted::Quarantined(_) => false,
         };
+        let is_out_of_time = matches!(&exhausted, Exhausted::Failed(Failure::OutOfTime));
         let word = match exhausted {
             Exhausted::Unplaced(nobody) if reach.is_held() => Word::own(no_holder(nobody)),
             Exhausted::Unplaced(nobody) => Word::own(no_worker(nobody, reach.model())),
@@ -94,6 +118,7 @@ impl Refusal {
             word,
             again: reach.shortest_pause().or_else(|| reach.shortest_rest()),
             no_room,
+            is_out_of_time,
         }
     }
 
@@ -120,6 +145,9 @@ impl Refusal {
         no_room: NoRoomStatus,
     ) -> Response<ResponseBody> {
         self.say_no_room(no_room.status());
+        if record.is_head_out() {
+            return self.last_event(record);
+        }
         let mut response = match self.word {
             Word::Own(error, status) => {
                 record.own_error_as(&error, status);
@@ -136,6 +164,36 @@ impl Refusal {
         };
         say_when(&mut response, self.again);
         response
+    }
+}
+
+impl Refusal {
+    /// The same behind a head that is out: one event, in the shape of the stream that its client waits for.
+    fn last_event(self, mut record: Box<Record>) -> Response<ResponseBody> {
+        let form = record.event_form();
+        let (error, status, event) = match self.word {
+            Word::Own(error, status) => {
+                let event = form.event_of(&error);
+                (Some(error), status, event)
+            }
+            Word::Worker(parts, bytes) => match form.event_of_body(&bytes) {
+                Some(event) => (None, parts.status, event),
+                None => {
+                    let message =
+                        format!("the last worker that was tried answered {}", parts.status);
+                    let error = ApiError::new(ErrorKind::UpstreamFailed, message);
+                    let event = form.event_of(&error);
+                    (Some(error), parts.status, event)
+                }
+            },
+        };
+        let why = Midway {
+            error: error.as_ref(),
+            status,
+            is_out_of_time: self.is_out_of_time,
+        };
+        record.refused_midway(&why, &event);
+        Response::new(ResponseBody::of_request(event, record))
     }
 }
 

@@ -243,3 +243,33 @@ async fn both_legs_draw_on_one_budget_of_attempts() {
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert_eq!(scene.metric(0, "grapevine_retries_total", "").await, 1.0);
 }
+
+/// The client hears of it while its prompt is computed, and while its decode worker has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_a_pair_that_takes_long_begins_with_comments() {
+    const COMMENT: &str = ": keep-alive\n\n";
+    let plan = Plan::default().set("timeouts.stream_comment", "\"100ms\"");
+    let scene = scene(plan, 1, &halves(1, 1)).await;
+    scene.talks().await;
+    let chat = as_stream(&one_chat(), 3);
+    let asked = async |at_least: usize| {
+        let seen = scene.ask_at(0, CHATS, &chat).await.good();
+        let text = seen.response.text();
+        let rest = text.trim_start_matches(COMMENT).to_owned();
+        let comments = (text.len() - rest.len()) / COMMENT.len();
+        assert!(comments >= at_least, "{comments} comments: {text}");
+        rest
+    };
+    next(scene.prefill()[0], Fault::delay_ms(300));
+    next(scene.decode()[0], Fault::delay_ms(300));
+    let answer = asked(4).await;
+    assert!(answer.ends_with("data: [DONE]\n\n"), "{answer}");
+    let late = Fault {
+        delay_ms: 300,
+        ..Fault::status(503)
+    };
+    next(scene.prefill()[0], late);
+    let refused = asked(2).await;
+    assert!(refused.starts_with("data: {\"error\":"), "{refused}");
+    scene.ends().await;
+}

@@ -101,7 +101,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "pd-admission-wait-secs": Only(&["30"], PD_QUEUES);
     "stream-body-stall-timeout-secs": Only(&["300"], "a body below 1 KiB a second is 408 after timeouts.body_progress");
     "sse-keepalive-secs":
-        Only(&["0"], "vLLM sends its own comments, and a stream's head waits for its first event; leave it out");
+        Served("off by default, not 15 s; until the first event alone: within a stream vLLM sends its own comments");
     "dp-aware": Refused(RANKS);
     "routing-key-override" or "sticky-sessions":
         Accepted("a session stays with its worker under the policies prefix, sticky and consistent_hash");

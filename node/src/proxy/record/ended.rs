@@ -23,6 +23,10 @@ impl Record {
             self.waited(Some(since.elapsed()));
         }
         self.admission = None;
+        if let Some(bytes) = self.sent_ahead() {
+            self.status = Some(StatusCode::OK);
+            self.bytes_out += bytes;
+        }
         let is_reread = self.is_reread();
         if is_reread {
             self.usage = None;

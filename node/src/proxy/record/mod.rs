@@ -1,6 +1,7 @@
 //! The one record of a request: exactly one outcome, counted once, and one log line.
 
 mod ended;
+mod midway;
 mod prefill;
 
 use std::net::IpAddr;
@@ -13,7 +14,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, response};
 use tokio::time::Instant;
 
+pub(super) use self::midway::Midway;
 use self::prefill::PrefillLeg;
+use super::awaited::Awaited;
 use super::metrics::ProxyMetrics;
 use super::model_series::ModelSeries;
 use super::outcome::Outcome;
@@ -80,6 +83,8 @@ pub struct Record {
     pub bytes_in: Option<u64>,
     /// Bytes of the answer's body.
     pub bytes_out: u64,
+    /// What its client gets while it waits, where that is on.
+    pub(super) awaited: Option<Arc<Awaited>>,
     /// The router's own error that its client got.
     error: Option<ErrorKind>,
     /// The model that it names, where that is an alias, or its beginning, where it may not be asked for.
@@ -158,6 +163,7 @@ impl Record {
             moved_tokens: 0,
             bytes_in: None,
             bytes_out: 0,
+            awaited: None,
             error: None,
             asked_model: None,
             key: None,

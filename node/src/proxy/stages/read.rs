@@ -146,6 +146,11 @@ impl Admitted {
 }
 
 impl Read {
+    /// Its client asks for a stream.
+    pub(in crate::proxy) fn is_stream(&self) -> bool {
+        self.query.stream
+    }
+
     /// Looks for a kept answer; `tenant_header`: where a tenant without a key is named.
     pub(in crate::proxy) fn look_up(
         self: Box<Self>,

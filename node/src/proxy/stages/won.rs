@@ -8,7 +8,8 @@ use http::{Response, StatusCode, header};
 
 use super::asked::Asked;
 use super::placed::Sent;
-use crate::api::Endpoint;
+use crate::api::error::ErrorKind;
+use crate::api::{ApiError, Endpoint};
 use crate::cache::Answer as KeptAnswer;
 use crate::http::handshake;
 use crate::http::sse;
@@ -18,6 +19,7 @@ use crate::proxy::outcome::Outcome;
 use crate::proxy::realtime::Sessions;
 use crate::proxy::realtime::tunnel::Tunnel;
 use crate::proxy::record::Record;
+use crate::proxy::refusal::Refusal;
 use crate::proxy::relay::{First, OnBreak, Relay, Silence};
 use crate::proxy::response::ResponseBody;
 use crate::upstream::answer::Answer;
@@ -78,6 +80,31 @@ impl Won {
                 Arc::clone(&placed.in_flight.worker().label),
                 placed.decision,
             )
+        })
+    }
+
+    /// The same for a client that has the head of a stream: what is no stream cannot be shown to it.
+    pub(in crate::proxy) fn into_stream(self, record: &mut Record) -> Result<Self, Refusal> {
+        if matches!(&self.sent.answer, Answer::Begun(begun) if begun.events) {
+            return Ok(self);
+        }
+        if self.sent.answer.status().is_client_error() {
+            record.computed_nothing();
+        }
+        // Its worker has done what it was asked for, or says why not.
+        self.sent
+            .placed
+            .into_in_flight()
+            .end(AttemptOutcome::Neutral);
+        Err(match self.sent.answer {
+            Answer::Whole(parts, bytes) if !parts.status.is_success() => {
+                Refusal::of_answer(parts, bytes)
+            }
+            _ => ApiError::new(
+                ErrorKind::UpstreamFailed,
+                "the worker's answer is no stream of events, as was asked for",
+            )
+            .into(),
         })
     }
 

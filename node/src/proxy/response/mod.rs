@@ -1,5 +1,7 @@
 //! Body of every response of the data port, whichever way its answer came.
 
+mod ahead;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -8,6 +10,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 
+pub use self::ahead::Ahead;
+pub(super) use self::ahead::Patient;
 use super::outcome::Outcome;
 use super::realtime::tunnel::Tunnel;
 use super::record::Record;
@@ -24,6 +28,8 @@ pub enum ResponseBody {
     Relay(Box<Relay>),
     /// A kept answer on its way.
     Replay(Box<Replay>),
+    /// An answer that is still to come, behind a head that is out.
+    Ahead(Box<Ahead>),
     /// None: the connection is a tunnel once the head is out, and the server of the tunnel takes this.
     Tunnel(Option<Box<Tunnel>>),
 }
@@ -53,12 +59,18 @@ impl Body for ResponseBody {
             Self::Full(bytes, _) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
             Self::Relay(relay) => relay.poll_guarded(cx),
             Self::Replay(replay) => Poll::Ready(replay.next().map(|piece| Ok(Frame::data(piece)))),
+            Self::Ahead(ahead) => ahead.poll_next(cx),
             Self::Tunnel(_) => Poll::Ready(None),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Full(None, _) | Self::Tunnel(_))
+        match self {
+            Self::Full(bytes, _) => bytes.is_none(),
+            Self::Relay(_) | Self::Replay(_) => false,
+            Self::Ahead(ahead) => ahead.is_over(),
+            Self::Tunnel(_) => true,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -66,7 +78,7 @@ impl Body for ResponseBody {
             Self::Full(bytes, _) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
             }
-            Self::Relay(_) | Self::Replay(_) => SizeHint::default(),
+            Self::Relay(_) | Self::Replay(_) | Self::Ahead(_) => SizeHint::default(),
             Self::Tunnel(_) => SizeHint::with_exact(0),
         }
     }
