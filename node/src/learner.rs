@@ -9,12 +9,15 @@ use std::sync::Arc;
 use grapevine_gossip::worker::{Labels, RawWorker, Role, WorkerError, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, WorkerReport};
 use grapevine_kv_events::endpoint;
+use grapevine_transfer::label;
 use tokio::sync::mpsc;
 
 use crate::cluster::Cluster;
 use crate::shutdown::Phase;
 use crate::upstream::Worker;
+use crate::upstream::engine_metrics::SleepState;
 use crate::upstream::probe_parts::{Fact, Learned};
+use crate::upstream::worker::sleep_in;
 
 /// Most facts that are taken together.
 const TOGETHER_MAX: usize = 1_024;
@@ -63,6 +66,7 @@ impl Learner {
                     Fact::Started(epoch) => {
                         reports.push((worker.id.clone(), WorkerReport::Started(epoch)))
                     }
+                    Fact::Sleep(state) => reports.extend(self.sleep_reports(&worker.id, state)),
                     Fact::Labels(labels) => {
                         if self.are_news(&worker.id, &labels) {
                             reports.push((worker.id.clone(), WorkerReport::Labels(labels)));
@@ -91,6 +95,26 @@ impl Learner {
             let publishes = endpoint::are_named(worker.labels.iter().map(|(name, _)| name));
             (worker.spec.role() != Role::Any || publishes) && !worker.labels.contain(labels)
         })
+    }
+
+    /// What the registry is to know of a worker whose engine fell asleep, or was woken. Either way its cache is empty, as
+    /// after a start: the time of it counts as one, a second later at least where its process began just now.
+    fn sleep_reports(&self, id: &WorkerId, state: SleepState) -> Vec<(WorkerId, WorkerReport)> {
+        let view = self.agent.view();
+        let Some(worker) = view.worker(id) else {
+            return Vec::new();
+        };
+        let known = sleep_in(&worker.labels);
+        if known.is_some() == (state != SleepState::Awake) {
+            return Vec::new();
+        }
+        let labels = Labels::new([(label::SLEEP_STATE, state.as_str())]);
+        let labels = labels.expect("names and values of ours are within the limits");
+        let emptied = (self.agent.hybrid_ms() / 1000).max(worker.spec.epoch() + 1);
+        vec![
+            (id.clone(), WorkerReport::Started(emptied)),
+            (id.clone(), WorkerReport::Labels(labels)),
+        ]
     }
 
     async fn register(&mut self, reports: Vec<(WorkerId, WorkerReport)>) {

@@ -55,7 +55,7 @@ named! {
         Twin = "twin",
         /// Memory is short, and new requests are refused.
         Memory = "memory",
-        /// No worker may get a new request: none is registered, or all are draining or being warmed up.
+        /// No worker may get a new request: none is registered, or all are draining, asleep or being warmed up.
         NoWorker = "no_worker",
         /// None of them answers.
         NoWorkerReachable = "no_worker_reachable",
@@ -255,14 +255,14 @@ impl Seen {
         let answers = |worker: &Worker| worker.health.answers() == Answers::Yes;
         // While no worker of whole requests can be used, those that decode have them.
         let served = fleet.pools().iter().any(|pool| {
-            let mut members = pool.answering().filter(|member| !member.draining);
+            let mut members = pool.answering().filter(|member| !member.is_out());
             members.any(|member| answers(&member.worker))
         });
         let whole = fleet.whole();
-        let in_use = || whole.members().iter().filter(|member| !member.draining);
+        let in_use = || whole.members().iter().filter(|member| !member.is_out());
         // Nobody's requests find them alone, but most prompts of their models wait for them.
         let of_prompts = fleet.prefill_only().members().iter();
-        let of_prompts = of_prompts.filter(|member| !member.draining);
+        let of_prompts = of_prompts.filter(|member| !member.is_out());
         let lack = if served {
             None
         } else if in_use().next().is_none() {

@@ -31,6 +31,7 @@ mod sampled_agreement;
 mod seeds;
 mod service_manager;
 mod shutdown;
+mod sleep;
 mod split;
 mod status;
 mod strangers;

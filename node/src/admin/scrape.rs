@@ -113,8 +113,8 @@ impl Admin {
             upstream.keep_models(worker, is_served);
             let own = i64::from(worker.load.own().requests);
             let of_cluster = self.cluster.load_of(worker).exact_requests;
-            // One that is drained is about to end, and nobody has to look then.
-            if !member.draining {
+            // One that is drained is about to end, one that sleeps was sent to, and nobody has to look then.
+            if !member.is_out() {
                 others.verdicts.count(worker);
             }
             others.paused += i64::from(worker.pause().is_some());

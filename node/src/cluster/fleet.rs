@@ -192,6 +192,7 @@ pub(super) struct Registration {
     pub(super) role: Role,
     pub(super) models: Vec<String>,
     pub(super) draining: bool,
+    pub(super) asleep: bool,
     /// It is not to be in a ring yet.
     pub(super) warming: bool,
     pub(super) max_in_flight: Option<u32>,
@@ -207,6 +208,7 @@ impl Registration {
             load: Arc::clone(&self.worker.load),
             glance: Arc::clone(&self.worker.glance),
             draining: self.draining,
+            asleep: self.asleep,
             max_in_flight: self.max_in_flight,
             epoch: self.epoch,
             mate: self.mate.clone(),
@@ -466,6 +468,7 @@ pub(crate) fn pool_for_tests(settings: &ClusterSettings, ids: &[&str]) -> Pool {
                 role: Role::Any,
                 models: Vec::new(),
                 draining: false,
+                asleep: false,
                 warming: false,
                 max_in_flight: None,
                 epoch: 0,

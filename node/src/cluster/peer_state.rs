@@ -162,7 +162,7 @@ fn unbelieved<'a>(
         let mut of_peer = BTreeSet::new();
         for pool in fleet.all_pools() {
             let is_named = |member: &&PoolMember| bad.contains(&member.worker.id);
-            let staying = || pool.members().iter().filter(|member| !member.draining);
+            let staying = || pool.members().iter().filter(|member| !member.is_out());
             if !is_believable(staying().filter(is_named).count(), staying().count()) {
                 let named = pool.members().iter();
                 of_peer.extend(named.filter_map(|member| bad.get(&member.worker.id).copied()));

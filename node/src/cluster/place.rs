@@ -192,11 +192,8 @@ impl Cluster {
             let is_quiet = matches!(load, LoadAt::Nothing);
             let requests = if is_quiet { 0.0 } else { seen.exact_requests };
             let at_cap = is_at_cap(member, requests);
-            let standing = if member.draining {
-                Standing::Draining
-            } else {
-                standing(&member.worker, look, at_cap)
-            };
+            let of_health = || standing(&member.worker, look, at_cap);
+            let standing = member.out_as().unwrap_or_else(of_health);
             if is_quiet {
                 return Candidate {
                     standing,
@@ -223,7 +220,7 @@ impl Cluster {
         let mut members = pool.members.iter().enumerate();
         let another = members.any(|(index, member)| {
             !tried.contains(&index)
-                && !member.draining
+                && !member.is_out()
                 && member.look().is_usable
                 && !is_at_cap(
                     member,
@@ -280,9 +277,10 @@ fn passing_over<T>(
 }
 
 /// Why none of these workers may take a request that was sent to nobody yet: others, which it is not for, were not tried.
-fn why_none_of(pool: &Pool, mut these: impl Iterator<Item = usize>, why: NoWorker) -> NoWorker {
+fn why_none_of(pool: &Pool, these: impl Iterator<Item = usize> + Clone, why: NoWorker) -> NoWorker {
     match why {
-        NoWorker::Tried if these.all(|at| pool.members[at].draining) => NoWorker::Draining,
+        NoWorker::Tried if these.clone().all(|at| pool.members[at].draining) => NoWorker::Draining,
+        NoWorker::Tried if these.clone().all(|at| pool.members[at].is_out()) => NoWorker::Asleep,
         NoWorker::Tried => NoWorker::Unhealthy,
         why => why,
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use grapevine_gossip::load::LoadCell;
 use grapevine_gossip::worker::{Role, WorkerId};
-use grapevine_placement::{Digest, PolicySettings, Ring, Slots};
+use grapevine_placement::{Digest, PolicySettings, Ring, Slots, Standing};
 use grapevine_transfer::body::Form;
 use grapevine_transfer::{Connector, Half};
 use parking_lot::Mutex;
@@ -27,6 +27,8 @@ pub struct PoolMember {
     pub(super) glance: Arc<Glance>,
     /// It leaves: no new prefixes.
     pub draining: bool,
+    /// Its engine sleeps, as it says.
+    pub asleep: bool,
     /// Most requests in flight, over the whole cluster.
     pub(super) max_in_flight: Option<u32>,
     /// Restart counter.
@@ -36,6 +38,20 @@ pub struct PoolMember {
 }
 
 impl PoolMember {
+    /// It takes no requests, and nothing is wrong with it: somebody wanted it so.
+    pub fn is_out(&self) -> bool {
+        self.draining || self.asleep
+    }
+
+    /// What of that placement is to see.
+    pub(super) fn out_as(&self) -> Option<Standing> {
+        match (self.draining, self.asleep) {
+            (true, _) => Some(Standing::Draining),
+            (false, true) => Some(Standing::Asleep),
+            (false, false) => None,
+        }
+    }
+
     /// The worker's health.
     pub(super) fn look(&self) -> Look {
         if self.glance.is_clear() {
@@ -174,7 +190,7 @@ impl Pool {
 
     /// Whether a worker may get requests, by this replica's opinion.
     fn has_usable(&self) -> bool {
-        let is_usable = |member: &PoolMember| !member.draining && member.look().is_usable;
+        let is_usable = |member: &PoolMember| !member.is_out() && member.look().is_usable;
         self.members.iter().any(is_usable)
     }
 
@@ -253,10 +269,10 @@ impl Pool {
     }
 
     /// Whether so many of its workers are unhealthy, by this replica's opinion, that health is not believed: as placement
-    /// counts them, without those that drain.
+    /// counts them, without those that drain or sleep.
     pub fn panics(&self) -> bool {
         let (mut staying, mut unhealthy) = (0, 0);
-        for member in self.members.iter().filter(|member| !member.draining) {
+        for member in self.members.iter().filter(|member| !member.is_out()) {
             staying += 1;
             unhealthy += usize::from(!member.look().is_usable);
         }
@@ -267,7 +283,7 @@ impl Pool {
 /// The shortest time for which a usable one of these wants to be left alone; none as soon as one asks for nothing.
 pub fn shortest_pause(members: &mut dyn Iterator<Item = &PoolMember>) -> Option<Duration> {
     members
-        .filter(|member| !member.draining && member.look().is_usable)
+        .filter(|member| !member.is_out() && member.look().is_usable)
         .map(|member| member.glance.pause().unwrap_or_default())
         .min()
         .filter(|pause| !pause.is_zero())

@@ -12,11 +12,7 @@ impl Pool {
             .members
             .iter()
             .map(|member| Candidate {
-                standing: if member.draining {
-                    Standing::Draining
-                } else {
-                    Standing::Usable
-                },
+                standing: member.out_as().unwrap_or(Standing::Usable),
                 ..Candidate::default()
             })
             .collect();

@@ -13,6 +13,7 @@ use super::fleet::{Registration, assemble};
 use super::{Cluster, Mate};
 use crate::upstream::address::Address;
 use crate::upstream::health::Health;
+use crate::upstream::worker::sleep_in;
 use crate::upstream::{About, Worker};
 
 impl Cluster {
@@ -116,6 +117,7 @@ impl Cluster {
             role: spec.role(),
             models: spec.models().to_vec(),
             draining: spec.state() == State::Draining,
+            asleep: sleep_in(&registered.labels).is_some(),
             warming: matches!(spec.state(), State::Warming { .. }),
             max_in_flight: spec.max_in_flight(),
             epoch: spec.epoch(),

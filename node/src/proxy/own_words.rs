@@ -66,6 +66,7 @@ pub(super) fn no_worker(why: NoWorker, model: &str) -> ApiError {
 pub(super) fn no_holder(why: NoWorker) -> ApiError {
     let why = match why {
         NoWorker::Draining => "it is draining, and takes nothing new",
+        NoWorker::Asleep => "it is asleep, until somebody wakes it",
         NoWorker::Full => {
             "it is at its limit of requests in flight, or asked to be left alone for a while"
         }

@@ -143,7 +143,7 @@ impl Reach {
 /// The shortest time until one of these may be asked; `None` as soon as one is usable.
 fn shortest_rest_of(members: &mut dyn Iterator<Item = &PoolMember>) -> Option<Duration> {
     let mut shortest: Option<Duration> = None;
-    for member in members.filter(|member| !member.draining) {
+    for member in members.filter(|member| !member.is_out()) {
         let look = member.worker.health.look();
         if look.is_usable {
             return None;

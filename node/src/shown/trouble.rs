@@ -53,10 +53,11 @@ pub(super) fn replica_trouble(replica: &Value, ring: &str, settings: &str) -> Op
     }
 }
 
-/// What is wrong with a worker, if anything is: as this replica found out, or as others say. Draining and warming are
-/// nobody's trouble: one that is drained ends when it has answered, as it was told to.
+/// What is wrong with a worker, if anything is: as this replica found out, or as others say. Draining, sleeping and warming
+/// are nobody's trouble: one that is drained ends when it has answered, as it was told to.
 pub fn worker_trouble(worker: &Value) -> Option<&'static str> {
-    let doubt = worker["doubted"].as_str().filter(|_| !is_drained(worker));
+    let is_out = || is_drained(worker) || is_asleep(worker);
+    let doubt = worker["doubted"].as_str().filter(|_| !is_out());
     own_trouble(worker).or_else(|| doubt.and_then(trouble_of_doubt))
 }
 
@@ -64,9 +65,14 @@ fn is_drained(worker: &Value) -> bool {
     worker["state"] == "draining"
 }
 
+/// Its engine sleeps, as somebody wanted it to.
+pub fn is_asleep(worker: &Value) -> bool {
+    worker["asleep"].is_string()
+}
+
 /// What this replica found out of it by itself.
 pub fn own_trouble(worker: &Value) -> Option<&'static str> {
-    if is_drained(worker) {
+    if is_drained(worker) || is_asleep(worker) {
         return None;
     }
     let check = worker["failed_check"].as_str();
@@ -143,5 +149,6 @@ pub fn trouble_of_verdict(verdict: &str, check: Option<&str>) -> Option<&'static
 
 /// Whether it may get requests.
 pub fn is_usable(worker: &Value) -> bool {
-    worker["state"] == "active" && worker_trouble(worker).is_none() && !has_no_model(worker)
+    let may_be = worker["state"] == "active" && !is_asleep(worker);
+    may_be && worker_trouble(worker).is_none() && !has_no_model(worker)
 }

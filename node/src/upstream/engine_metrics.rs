@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hasher};
 use std::str::FromStr;
 
+use grapevine_transfer::label::AWAKE;
+
 /// Series that nothing but the engine's own steps changes. Those of requests also count what the HTTP server does
 /// while the engine stands still, such as to refuse or to give up.
 const MOVED_BY_ENGINE: [&str; 6] = [
@@ -17,6 +19,42 @@ const MOVED_BY_ENGINE: [&str; 6] = [
     "kv_cache_usage_perc",
     "num_requests_running",
 ];
+
+/// Whether an engine sleeps, as vLLM says it in a gauge for each state, of which the present one is 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SleepState {
+    /// It computes.
+    Awake,
+    /// Its weights are in the memory of the host, and its cache is empty.
+    WeightsOffloaded,
+    /// It has neither.
+    DiscardAll,
+}
+
+impl SleepState {
+    const ALL: [Self; 3] = [Self::Awake, Self::WeightsOffloaded, Self::DiscardAll];
+
+    /// vLLM's word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Awake => AWAKE,
+            Self::WeightsOffloaded => "weights_offloaded",
+            Self::DiscardAll => "discard_all",
+        }
+    }
+
+    /// That of a sample, if it is the present one.
+    fn of(sample: &str) -> Option<Self> {
+        let (labels, value) = sample.rsplit_once(' ')?;
+        let state = label(labels, "sleep_state")?;
+        let is_present = value.trim().parse::<f64>() == Ok(1.0);
+        let mut all = Self::ALL.into_iter();
+        all.find(|known| is_present && known.as_str() == state)
+    }
+}
+
+/// The gauge of it.
+const SLEEP_STATE: &str = "engine_sleep_state";
 
 /// Facts from one scrape; what the worker does not say is absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,6 +68,8 @@ pub struct EngineMetrics {
     /// Number of data-parallel engines behind the address, where it shows several, counted from 0. One that shows a
     /// single engine may be one rank of many that have addresses of their own.
     pub ranks: Option<u32>,
+    /// Whether its engine sleeps, or any of several.
+    pub sleep: Option<SleepState>,
     /// A hash over the series that only the engine moves: another one is a sign of life.
     pub activity: Option<u64>,
 }
@@ -59,11 +99,14 @@ impl EngineMetrics {
                 // Rounded down; far below 2^53.
                 facts.started = seconds.map(|seconds| seconds as u64);
             } else if let Some((name, rest)) = series(line)
-                && MOVED_BY_ENGINE.contains(&name)
                 && is_of(rest, rank)
             {
-                moved.write(line.as_bytes());
-                facts.activity = Some(moved.finish());
+                if MOVED_BY_ENGINE.contains(&name) {
+                    moved.write(line.as_bytes());
+                    facts.activity = Some(moved.finish());
+                } else if name == SLEEP_STATE {
+                    facts.sleep = facts.sleep.max(SleepState::of(rest));
+                }
             }
         }
         facts.ranks = contiguous(&engines).filter(|ranks| *ranks > 1);
@@ -187,6 +230,32 @@ mod tests {
         ];
         for (text, rank, expected) in table {
             assert_eq!(EngineMetrics::parse(text, rank), expected, "{text}");
+        }
+    }
+
+    /// As vLLM 0.32 writes it.
+    #[test]
+    fn an_engine_says_whether_it_sleeps() {
+        let of = |engine: u32, present: &str| -> String {
+            let line = |state: &str| {
+                let value = if state == present { "1.0" } else { "0.0" };
+                format!(
+                    "vllm:engine_sleep_state{{engine=\"{engine}\",model_name=\"m\",sleep_state=\"{state}\"}} {value}\n"
+                )
+            };
+            ["awake", "weights_offloaded", "discard_all"]
+                .map(line)
+                .concat()
+        };
+        let says = |text: &str, rank| EngineMetrics::parse(text, rank).sleep;
+        for state in SleepState::ALL {
+            assert_eq!(says(&of(0, state.as_str()), None), Some(state));
+        }
+        let two = of(0, "awake") + &of(1, "discard_all");
+        assert_eq!(says(&two, None), Some(SleepState::DiscardAll));
+        assert_eq!(says(&two, Some(0)), Some(SleepState::Awake));
+        for none in ["", &of(0, "another"), "vllm:engine_sleep_state 1.0\n"] {
+            assert_eq!(says(none, None), None, "{none}");
         }
     }
 

@@ -51,6 +51,7 @@ metrics! {
         breaker: Family<WorkerLabels, Gauge>, "worker_breaker", "0 closed, 1 open, 2 half-open";
         stalled: Family<WorkerLabels, Gauge>,
             "worker_stalled", "1 while it takes requests and delivers no token";
+        asleep: Family<WorkerLabels, Gauge>, "worker_asleep", "1 while its engine sleeps, as it says";
         doubted: Family<WorkerLabels, Gauge>,
             "worker_doubted", "1 while other replicas speak against it and nothing here speaks for it";
         ejections: Family<WorkerLabels, Gauge>,
@@ -93,6 +94,7 @@ impl HealthMetrics {
             family.get_or_create(&labels).set(value);
         };
         set(&self.healthy, (report.probes == Probed::Healthy).into());
+        set(&self.asleep, worker.asleep().is_some().into());
         set(
             &self.breaker,
             match report.breaker {

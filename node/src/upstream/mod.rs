@@ -21,6 +21,7 @@ pub mod keys;
 pub mod kv_engine;
 mod metric_cache;
 pub mod metrics;
+pub mod naps;
 pub mod outgoing;
 pub mod pace;
 pub mod patience;

@@ -1,7 +1,7 @@
 //! Active health checks: one task per worker, each probe with a deadline.
 //!
 //! Control path, so reqwest. The same task asks the worker about itself (`worker_facts`), asks a stalled worker for a
-//! token (`token_probe`), looks whether a silent one lives (`vigil`), and closes connections that have rested for too
+//! token (`token_probe`), looks whether a silent one lives (`vigil`) and whether one sleeps (`naps`), and closes connections that have rested for too
 //! long: none of these can delay a probe. Most replicas leave most workers to others (`duty`).
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use super::hosts::NoAddress;
 use super::probe_parts::ProbeParts;
 use super::socket_error::{is_own_lack, is_unresolved};
 use super::worker::Worker;
-use super::{token_probe, vigil, worker_facts};
+use super::{naps, token_probe, vigil, worker_facts};
 use crate::config::HealthConfig;
 use crate::metrics::ResultLabels;
 use crate::shown::IS_REPLICA;
@@ -107,6 +107,7 @@ async fn watch(worker: Arc<Worker>, parts: Arc<ProbeParts>, turns: Arc<Semaphore
         worker_facts::ask_when_told(&worker, &parts, &ask, &turns),
         token_probe::when_stalled(&worker, &parts),
         vigil::while_wanted(&worker, &parts),
+        naps::watch(&worker, &parts),
     );
 }
 

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::duty::Duty;
+use super::engine_metrics::SleepState;
 use super::metrics::UpstreamMetrics;
 use super::worker::Worker;
 use crate::config::{HealthConfig, TimeoutConfig};
@@ -59,6 +60,8 @@ pub enum Fact {
     Cards,
     /// What decides with whom it can pair, and is not known or has changed.
     Labels(Labels),
+    /// Its engine sleeps, or does not any more: other than the registry knows.
+    Sleep(SleepState),
     /// Seconds since 1970 at which it started: later than the registry knows, so its cache is empty.
     Started(u64),
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use grapevine_gossip::load::LoadCell;
 use grapevine_gossip::worker::{Labels, Role, WorkerId};
+use grapevine_transfer::label;
 use http::StatusCode;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -45,6 +46,13 @@ pub struct About {
     pub ranks: Option<u32>,
     /// Nobody declared its models: they are those that it lists.
     pub models_are_learned: bool,
+}
+
+/// What labels say that an engine does in place of computing; none of one that is awake.
+pub fn sleep_in(labels: &Labels) -> Option<&str> {
+    labels
+        .get(label::SLEEP_STATE)
+        .filter(|state| *state != label::AWAKE)
 }
 
 /// A registered worker.
@@ -87,6 +95,8 @@ pub struct Worker {
     pub list_amiss: ArcSwapOption<String>,
     /// Restart counter in the registry: the second at which it started, as far as it reports that.
     pub epoch: AtomicU64,
+    /// Its engine says whether it sleeps, and it may be asked that by itself.
+    pub tells_sleep: AtomicBool,
     /// How far its clock is from this replica's.
     pub clock: ClockOffset,
     /// Tokens that its cache holds, as it says; 0 until it has said.
@@ -154,6 +164,7 @@ impl Worker {
             key_refused: AtomicU16::new(0),
             list_amiss: ArcSwapOption::default(),
             epoch: AtomicU64::new(0),
+            tells_sleep: AtomicBool::new(false),
             clock: ClockOffset::default(),
             cache_tokens: AtomicU64::new(0),
             cache_tokens_since: AtomicU64::new(0),
@@ -168,6 +179,11 @@ impl Worker {
             is_other_engine: AtomicBool::new(false),
             silent_forms: SilentForms::default(),
         }
+    }
+
+    /// What its engine does in place of computing, by the registry; none of one that is awake.
+    pub fn asleep(&self) -> Option<String> {
+        sleep_in(&self.about.load().labels).map(str::to_owned)
     }
 
     /// Whether it has series of its own in the metrics.

@@ -18,6 +18,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep};
 
 use super::engine_metrics::EngineMetrics;
+use super::naps;
 use super::probe_parts::{Fact, Learned, ProbeParts};
 use super::question::read;
 use super::transfer_facts;
@@ -128,15 +129,18 @@ async fn ask_engine(worker: &Arc<Worker>, parts: &ProbeParts) -> Option<EngineMe
     }
 }
 
-/// Reads its metrics, and notes whether its engine has worked since they were read before.
+/// Reads its metrics, and notes whether its engine sleeps, and whether it has worked since they were read before.
 pub(super) async fn read_engine(
-    worker: &Worker,
+    worker: &Arc<Worker>,
     parts: &ProbeParts,
 ) -> anyhow::Result<EngineMetrics> {
     let asked = Instant::now();
     let text = read(worker, "/metrics", METRICS_BYTES_MAX, parts).await?;
     let facts = EngineMetrics::parse(&String::from_utf8_lossy(&text), worker.address.rank());
     worker.scraped(asked, facts.activity);
+    if let Some(state) = facts.sleep {
+        naps::note(worker, state, parts).await;
+    }
     Ok(facts)
 }
 

@@ -27,5 +27,9 @@ pub const DCP_SIZE: &str = "kv.dcp_size";
 pub const DP_SIZE: &str = "kv.dp_size";
 /// Tokens in a block, 1 or more.
 pub const BLOCK_SIZE: &str = "kv.block_size";
+/// Whether the engine sleeps, in vLLM's words; there once it has slept.
+pub const SLEEP_STATE: &str = "engine.sleep_state";
+/// Its value of one that does not.
+pub const AWAKE: &str = "awake";
 /// The engine's version, as it tells it.
 pub const VERSION: &str = "engine.version";

@@ -93,6 +93,9 @@ pub struct FakeWorkerArgs {
     /// Echo x-request-id in replies
     #[arg(long)]
     enable_request_id_headers: bool,
+    /// Serve /sleep, /wake_up and /is_sleeping, as vLLM with VLLM_SERVER_DEV_MODE=1
+    #[arg(long)]
+    dev_mode: bool,
     /// Engines behind the address, each with a cache of its own
     #[arg(long, default_value_t = 1)]
     data_parallel_size: u32,
@@ -196,6 +199,7 @@ impl FakeWorkerArgs {
             sse_keep_alive: self.sse_keep_alive_interval,
             api_key: self.api_key,
             request_id_headers: self.enable_request_id_headers,
+            dev_mode: self.dev_mode,
             process_start_us: self.process_start_time.map(|s| s.saturating_mul(1_000_000)),
             data_parallel: self.data_parallel_size,
             transfer,

@@ -35,6 +35,8 @@ pub struct Config {
     pub api_key: Option<String>,
     /// Echo `x-request-id`, or a new id, in replies (vLLM: `--enable-request-id-headers`). Default off.
     pub request_id_headers: bool,
+    /// Serve `/sleep`, `/wake_up` and `/is_sleeping` (vLLM: `VLLM_SERVER_DEV_MODE=1`). Default off: they are 404.
+    pub dev_mode: bool,
     /// Start of the modelled process in microseconds since 1970; `None`, the default: now.
     pub process_start_us: Option<u64>,
     /// Engines behind one address, each with a cache of its own (vLLM: `--data-parallel-size`). At least 1, the
@@ -61,6 +63,7 @@ impl Default for Config {
             sse_keep_alive: None,
             api_key: None,
             request_id_headers: false,
+            dev_mode: false,
             process_start_us: None,
             data_parallel: 1,
             transfer: None,

@@ -114,6 +114,7 @@ pub(super) fn render(worker: &Worker) -> String {
     };
     page.process_start(worker.process_start_us());
     load(&mut page);
+    sleep_state(&mut page, worker.sleep_level());
     tokens(&mut page);
     outcomes(&mut page);
     if let Some(transfer) = &worker.transfer {
@@ -155,6 +156,23 @@ fn load(page: &mut Page<'_>) {
         "kv_cache_usage_perc",
         "KV-cache usage. 1 means 100 percent usage.",
         |engine| engine.gauges.cache_usage,
+    );
+}
+
+fn sleep_state(page: &mut Page<'_>, level: u8) {
+    let is = |state: u8| f64::from(u8::from(level.min(2) == state));
+    page.metric(
+        "gauge",
+        "engine_sleep_state",
+        "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; weights_offloaded = 1 \
+         means sleep level 1; discard_all = 1 means sleep level 2.",
+        |_| {
+            [
+                (",sleep_state=\"awake\"", is(0)),
+                (",sleep_state=\"weights_offloaded\"", is(1)),
+                (",sleep_state=\"discard_all\"", is(2)),
+            ]
+        },
     );
 }
 

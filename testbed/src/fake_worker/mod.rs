@@ -108,6 +108,11 @@ impl FakeWorker {
         self.worker.freeze(frozen);
     }
 
+    /// Sends its engines to sleep at a level, 1 or 2, or wakes them (0), as `/sleep` and `/wake_up` do.
+    pub fn sleep(&self, level: u8) {
+        self.worker.sleep(level);
+    }
+
     /// Looks like a restart: empties the cache, and moves `process_start_time_seconds` by at least a second.
     /// Connections stay open, so that a test can tell the two causes apart.
     pub fn restart(&self) {

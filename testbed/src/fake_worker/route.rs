@@ -14,7 +14,7 @@ use super::worker::Worker;
 use super::{body, control, generate, information, realtime, stored};
 
 /// Paths that the worker knows, with their method.
-const ROUTES: [(&str, &str); 27] = [
+const ROUTES: [(&str, &str); 30] = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/embeddings"),
@@ -42,6 +42,9 @@ const ROUTES: [(&str, &str); 27] = [
     ("GET", "/version"),
     ("GET", "/load"),
     ("GET", "/kv_event_sources"),
+    ("POST", "/sleep"),
+    ("POST", "/wake_up"),
+    ("GET", "/is_sleeping"),
 ];
 
 /// Does this path match the known one? `{id}` stands for one segment.
@@ -202,6 +205,17 @@ async fn route_to(
         "/v1/completions" => Kind::Completion,
         "/v1/embeddings" => Kind::Embedding,
         "/v1/messages" => Kind::Messages,
+        "/sleep" | "/wake_up" | "/is_sleeping" if !worker.config.dev_mode => {
+            return reply.plain(404, JSON, br#"{"detail":"Not Found"}"#).await;
+        }
+        "/sleep" | "/wake_up" => {
+            worker.sleep(if *path == "/sleep" {
+                level_of(request)
+            } else {
+                0
+            });
+            return reply.plain(200, "", b"").await;
+        }
         "/tokenize" => return information::serve(worker, request, path, reply).await,
         _ if *method == "POST" || path.contains('{') => {
             return stored::serve(worker, request, reply, entry).await;
@@ -210,6 +224,21 @@ async fn route_to(
     };
     let entry = entry.expect("every POST route has an entry");
     generate::serve(worker, kind, request, reply, entry).await
+}
+
+/// Which sleep is asked for, as by `?level=2`; 1 by default.
+fn level_of(request: &Request) -> u8 {
+    let query = request
+        .target
+        .split_once('?')
+        .map_or("", |(_, query)| query);
+    let mut fields = query
+        .split('&')
+        .filter_map(|field| field.strip_prefix("level="));
+    fields
+        .next()
+        .and_then(|level| level.parse().ok())
+        .unwrap_or(1)
 }
 
 /// vLLM's key guards `/v1` alone.

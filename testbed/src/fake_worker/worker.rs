@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -108,6 +108,8 @@ pub(super) struct Worker {
     /// Seconds since 1970.
     pub(super) started_unix: u64,
     rules: Mutex<Rules>,
+    /// Level of its sleep; 0: it is awake.
+    sleep_level: AtomicU8,
     /// Microseconds since 1970, as in `/metrics`: another value means that the process was restarted.
     process_start_us: AtomicU64,
 }
@@ -132,6 +134,7 @@ impl Worker {
             phase: watch::Sender::new(Phase::Running),
             responses: Kept::default(),
             rules: Mutex::default(),
+            sleep_level: AtomicU8::new(0),
             started_unix: super::ledger::unix_us() / 1_000_000,
             config,
         })
@@ -185,6 +188,20 @@ impl Worker {
         for rank in &self.ranks {
             rank.pacer.freeze(frozen);
         }
+    }
+
+    /// Level of its sleep; 0: it is awake.
+    pub(super) fn sleep_level(&self) -> u8 {
+        self.sleep_level.load(Ordering::Relaxed)
+    }
+
+    /// Sends all engines to sleep at a level, 1 or 2, or wakes them (0): they keep requests, and their caches are empty.
+    pub(super) fn sleep(&self, level: u8) {
+        self.sleep_level.store(level, Ordering::Relaxed);
+        for rank in &self.ranks {
+            rank.pacer.forget_cache();
+        }
+        self.freeze(level > 0);
     }
 
     /// The rank with the fewest requests, which vLLM chooses: a waiting one weighs as much as four that run.

@@ -27,10 +27,17 @@ named! {
         Doubted = "doubted",
         /// Leaves, or is not to be used yet: no new requests.
         Draining = "draining",
+        /// Its engine sleeps, as it says: it would keep requests until it is woken.
+        Asleep = "asleep",
     }
 }
 
 impl Standing {
+    /// It takes no requests, and nothing is wrong with it: somebody wanted it so.
+    pub const fn is_out(self) -> bool {
+        matches!(self, Self::Draining | Self::Asleep)
+    }
+
     /// This replica found out itself that something is wrong.
     pub const fn is_bad(self) -> bool {
         matches!(self, Self::Unhealthy | Self::Resting | Self::Unreachable)
@@ -100,7 +107,7 @@ named! {
         SpillFull = "spill_full",
         /// The home's cache has no room for the prompt, policy `least_kv`.
         SpillRoom = "spill_room",
-        /// The home is unhealthy, doubted, or was tried.
+        /// The home is unhealthy, doubted, or asleep, or was tried.
         Failover = "failover",
         /// The home starts slowly and has all that it may have for now.
         SlowStart = "slow_start",
@@ -197,6 +204,8 @@ named! {
         Unhealthy = "unhealthy",
         /// All are draining.
         Draining = "draining",
+        /// All that do not drain are asleep.
+        Asleep = "asleep",
     }
 }
 
@@ -220,6 +229,7 @@ impl fmt::Display for NoWorker {
             Self::Full => "every worker is at its limit of requests in flight, or asked to be left alone for a while",
             Self::Unhealthy => "no worker is healthy",
             Self::Draining => "every worker is draining",
+            Self::Asleep => "every worker is asleep, until somebody wakes it",
         })
     }
 }

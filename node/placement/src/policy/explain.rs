@@ -64,6 +64,8 @@ named! {
         SlowStart = "slow_start",
         /// Leaves.
         Draining = "draining",
+        /// Its engine sleeps.
+        Asleep = "asleep",
     }
 }
 
@@ -138,6 +140,7 @@ fn row(fleet: &Fleet<'_>, index: usize, cost: Option<f64>, chosen: Option<usize>
             _ if fleet.tried(index) => Verdict::Tried,
             Standing::Full => Verdict::Full,
             Standing::Draining => Verdict::Draining,
+            Standing::Asleep => Verdict::Asleep,
             standing if standing.is_bad() && !fleet.stands(standing) => Verdict::Unhealthy,
             standing if standing.is_bad() && fleet.candidate(index).at_cap => Verdict::Full,
             _ if fleet.is_spared(index) => Verdict::SlowStart,

@@ -122,7 +122,7 @@ impl Census {
         let mut census = Self::default();
         for (index, candidate) in candidates.iter().enumerate() {
             let standing = candidate.standing;
-            census.staying += usize::from(standing != Standing::Draining);
+            census.staying += usize::from(!standing.is_out());
             census.bad += usize::from(standing.is_bad());
             census.doubted += usize::from(standing == Standing::Doubted);
             if matches!(standing, Standing::Usable | Standing::Full) {
@@ -374,7 +374,7 @@ impl<'a> Fleet<'a> {
             Standing::Unhealthy => self.panic,
             Standing::Resting => self.panic && self.spares_the_well,
             Standing::Unreachable => self.panic && !self.buries,
-            Standing::Full | Standing::Draining => false,
+            Standing::Full | Standing::Draining | Standing::Asleep => false,
         }
     }
 
@@ -575,6 +575,8 @@ impl<'a> Fleet<'a> {
             NoWorker::Tried
         } else if any(Standing::is_bad) {
             NoWorker::Unhealthy
+        } else if any(|standing| standing == Standing::Asleep) {
+            NoWorker::Asleep
         } else {
             NoWorker::Draining
         }

@@ -16,6 +16,7 @@ fn some_candidate() -> impl Strategy<Value = Candidate> {
         Standing::Unreachable,
         Standing::Doubted,
         Standing::Draining,
+        Standing::Asleep,
     ]);
     let slow_start = prop::option::weighted(0.2, 0.0..1.0);
     (0.0..50.0, 0.0..1e5, 0.0..1e6, standing, slow_start).prop_map(
@@ -107,7 +108,7 @@ impl View {
             .filter(|candidate| candidate.standing.is_bad());
         let draining = candidates
             .iter()
-            .filter(|candidate| candidate.standing == Standing::Draining);
+            .filter(|candidate| candidate.standing.is_out());
         let staying = candidates.len() - draining.count();
         let panic = self.settings.panic && bad.count() * 2 > staying;
         let is_well = |s| matches!(s, Standing::Usable | Standing::Full | Standing::Doubted);

@@ -203,7 +203,8 @@ fn nobody_left_says_why() {
         panic: false,
         ..PolicySettings::default()
     };
-    let table: [Row<NoWorker>; 7] = [
+    let asleep = standing(Standing::Asleep);
+    let table: [Row<NoWorker>; 9] = [
         ("all tried", [IDLE; 4], &[0, 1, 2, 3], NoWorker::Tried),
         (
             "the rest full",
@@ -236,6 +237,18 @@ fn nobody_left_says_why() {
             NoWorker::Tried,
         ),
         ("all draining", [leaving; 4], &[], NoWorker::Draining),
+        (
+            "the rest asleep",
+            [asleep, leaving, asleep, leaving],
+            &[],
+            NoWorker::Asleep,
+        ),
+        (
+            "one unhealthy, the rest asleep",
+            [asleep, gone, asleep, asleep],
+            &[],
+            NoWorker::Unhealthy,
+        ),
     ];
     for (name, candidates, tried, expected) in table {
         for policy in Policy::ALL {

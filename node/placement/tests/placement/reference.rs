@@ -84,7 +84,7 @@ impl Plain<'_> {
 
     /// Workers that are drained have no part in what is true of all together.
     fn staying(&self) -> usize {
-        self.count(|standing| standing != Standing::Draining)
+        self.count(|standing| !standing.is_out())
     }
 
     fn stands(&self, rules: Rules, standing: Standing) -> bool {
@@ -95,7 +95,7 @@ impl Plain<'_> {
             Standing::Unhealthy => panics,
             Standing::Resting => panics && self.whole().somebody_is_well,
             Standing::Unreachable => panics && !rules.buries,
-            Standing::Full | Standing::Draining => false,
+            Standing::Full | Standing::Draining | Standing::Asleep => false,
         }
     }
 

@@ -45,6 +45,8 @@ pub(in crate::admin) struct WorkerView {
     /// Number of data-parallel ranks, if declared.
     dp_size: Option<u32>,
     state: &'static str,
+    /// How its engine sleeps, `weights_offloaded` or `discard_all`, as it says; null of one that is awake.
+    asleep: Option<String>,
     /// An administrator drained it, beside what its sources say.
     drained: bool,
     /// Who says that it is there: `admin`, `config`, or sources of `GET /discovery`.
@@ -157,6 +159,7 @@ impl Admin {
             labels: owned(&registered.labels),
             dp_size: spec.dp_size(),
             state: spec.state().as_str(),
+            asleep: worker.asleep(),
             drained: registered.is_drained,
             sources: self.sources_of(&worker.id),
             epoch: spec.epoch(),

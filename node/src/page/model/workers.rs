@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Listed, Standing, WORKERS_SHOWN, texts};
 use crate::shown::trouble::{
-    ON_TRIAL, PAUSED, is_on_trial, own_trouble, worker_rank, worker_trouble,
+    ON_TRIAL, PAUSED, is_asleep, is_on_trial, own_trouble, worker_rank, worker_trouble,
 };
 use crate::shown::{clean, field, seconds};
 
@@ -69,6 +69,10 @@ pub fn row(worker: &Value) -> WorkerRow {
     let state = field(worker, "state");
     let (standing, state) = match (own_trouble(worker), state.as_str()) {
         (Some(what), _) => (Standing::Bad, format!("{what} for {}", seconds(lasts))),
+        (None, "active") if is_asleep(worker) => {
+            let how = field(worker, "asleep");
+            (Standing::Meant, format!("asleep ({how})"))
+        }
         (None, "active") if is_on_trial(worker) => {
             let what = format!("{ON_TRIAL} for {}", seconds(lasts));
             (Standing::Doubtful, what)

@@ -217,7 +217,7 @@ impl ToPair<'_> {
 
 /// Whether another worker of a half than this one can be used.
 fn has_another(half: &Pool, worker: &Arc<Worker>) -> bool {
-    let is_other = |member: &&PoolMember| !Arc::ptr_eq(&member.worker, worker) && !member.draining;
+    let is_other = |member: &&PoolMember| !Arc::ptr_eq(&member.worker, worker) && !member.is_out();
     let mut others = half.members().iter().filter(is_other);
     others.any(|member| member.worker.health.is_usable())
 }

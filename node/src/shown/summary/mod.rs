@@ -9,7 +9,7 @@ use serde_json::Value;
 use self::whole::of_the_whole;
 use super::models::{paused, unserved as models_without_worker};
 use super::trouble::{
-    ON_TRIAL, PAUSED, REFUSING_KEY, awaits_trial, is_state, is_usable, own_trouble,
+    ON_TRIAL, PAUSED, REFUSING_KEY, awaits_trial, is_asleep, is_state, is_usable, own_trouble,
     replica_trouble, worker_trouble,
 };
 use super::words::{self, count, named};
@@ -111,6 +111,8 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
 fn note_on_worker(worker: &Value) -> Option<(String, &'static str, Option<u64>)> {
     let (what, lasts) = if worker["state"] == "draining" {
         ("drained", None)
+    } else if is_asleep(worker) {
+        ("asleep", None)
     } else if worker["state"] == "warming" && worker_trouble(worker).is_none() {
         ("being warmed up", None)
     } else if awaits_trial(worker) {
