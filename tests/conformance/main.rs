@@ -53,6 +53,7 @@ mod scrapes;
 mod secrets;
 mod slow_reader;
 mod stalls;
+mod steering;
 mod streams;
 mod tls;
 mod tls_workers;

@@ -36,7 +36,8 @@ fn of(model: &str, mut body: Value) -> Value {
 async fn house(queue: usize) -> House {
     let plan = Plan::default()
         .set("limits.requests", &PLACES.to_string())
-        .set("admission.queue_size", &queue.to_string());
+        .set("admission.queue_size", &queue.to_string())
+        .set("transfer.from_clients", "true");
     House::of(plan, vec![serving(LARGE), serving(SMALL)]).await
 }
 

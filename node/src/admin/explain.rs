@@ -17,7 +17,7 @@ use crate::cluster::quarantine::KnownBy;
 use crate::cluster::{Halves, Pool};
 use crate::config::DecodeAlone;
 use crate::proxy::caller::Caller;
-use crate::proxy::division::{Undivided, Way, stays_whole};
+use crate::proxy::division::{Undivided, Way, check_steering, stays_whole};
 use crate::proxy::own_words::quarantined;
 use crate::proxy::routing_query::{RoutingInput, RoutingQuery};
 use crate::upstream::Worker;
@@ -145,6 +145,7 @@ impl Admin {
             body,
         };
         let transfer = self.transfer.now();
+        check_steering(routing.steers, None, || transfer.from_clients)?;
         let way = asked.way(pool, &routing.key, &transfer)?;
         let described = |pool, explanation: &Explanation, leg, split| {
             let described = self.described(&routing, pool, explanation, (leg, split));

@@ -12,6 +12,8 @@ use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
 
+use grapevine_transfer::body::{Steers, steering_of};
+use grapevine_transfer::names_peers;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Deserializer as Json;
 use serde_json::de::Read;
@@ -75,6 +77,8 @@ pub struct BodyView<'a> {
     pub session_id: Option<Text<'a>>,
     /// `user_id`.
     pub user_id: Option<Text<'a>>,
+    /// What it says of blocks of KV elsewhere.
+    pub steers: Steers,
     /// `cache_salt`: vLLM gives requests with different ones different cache blocks.
     pub cache_salt: Option<Text<'a>>,
 }
@@ -151,7 +155,23 @@ impl<'de> Visitor<'de> for Reader<'_> {
                 "stream" => view.stream = is_true(map.next_value::<&RawValue>()?.get()),
                 "request_id" => {
                     let id = text_or_none(&mut map)?;
+                    if id.as_ref().is_some_and(|id| names_peers(&id.0)) {
+                        view.steers = Steers::Places;
+                    }
                     once(&mut view.request_id, Some(id), "request_id")?;
+                }
+                // Those of `steering_names`, spelled out: they are found with the others.
+                "kv_transfer_params"
+                | "ec_transfer_params"
+                | "bootstrap_host"
+                | "bootstrap_port"
+                | "bootstrap_room"
+                | "disagg_prefill_dp_rank"
+                | "vllm_xargs"
+                | "extra_args"
+                | "sampling_params" => {
+                    let raw: &'de RawValue = map.next_value()?;
+                    view.steers = view.steers.max(steering_of(&name.0, raw.get()));
                 }
                 "store" => view.stores_nothing = map.next_value::<&RawValue>()?.get() == "false",
                 "background" => view.background = is_true(map.next_value::<&RawValue>()?.get()),

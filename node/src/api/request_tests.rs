@@ -637,3 +637,37 @@ fn a_model_that_reads_in_two_ways_is_refused() {
         );
     }
 }
+
+/// Each name by which a body may steer transfers of blocks is looked at.
+#[test]
+fn what_steers_transfers_is_seen_in_the_one_pass() {
+    let of = |body: &str| {
+        let view = BodyView::parse(Endpoint::Chat, body.as_bytes());
+        view.unwrap_or_else(|error| panic!("{body}: {error:?}"))
+            .steers
+    };
+    for name in grapevine_transfer::body::steering_names() {
+        let places = match name {
+            "request_id" => "\"a___prefill_addr_10.0.0.9:1___decode_addr_10.0.0.9:2\"",
+            "vllm_xargs" | "extra_args" | "sampling_params" => r#"{"bootstrap_host":"10.0.0.9"}"#,
+            _ => "1",
+        };
+        for body in [
+            format!("{{\"model\":\"m\",\"messages\":[],\"{name}\":{places}}}"),
+            // Of a body whose messages are of an unknown form, too.
+            format!("{{\"messages\":7,\"{name}\":{places},\"model\":\"m\"}}"),
+            format!("{{\"{name}\":{places},\"{name}2\":null}}").replacen(
+                &name[..1],
+                &format!("\\u{:04x}", name.as_bytes()[0]),
+                1,
+            ),
+        ] {
+            assert_eq!(of(&body), Steers::Places, "{body}");
+        }
+        assert_eq!(of(&format!("{{\"{name}\":null}}")), Steers::Nothing);
+    }
+    let hints = r#"{"kv_transfer_params":{"lmcache.ttl":60}}"#;
+    assert_eq!(of(hints), Steers::Hints);
+    let told = r#"{"messages":[{"role":"user","content":"kv_transfer_params"}],"max_tokens":3}"#;
+    assert_eq!(of(told), Steers::Nothing);
+}

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use grapevine_gossip::worker::WorkerId;
 use grapevine_placement::load::{Picture, Seen};
 use grapevine_placement::{
-    Candidate, Decision, Explanation, Key, NoWorker, Policy, Reason, Standing, View, decide,
-    explain,
+    Candidate, Decision, Explanation, Key, NoWorker, Policy, Reason, View, decide, explain,
 };
 use rand::Rng;
 use tokio::time::Instant;

@@ -61,7 +61,7 @@ impl Config {
         }
         shown!(
             transfer.connector transfer.decode_alone transfer.short_prompt_tokens transfer.wait_for_pair transfer.mixed_tensor_parallel
-            transfer.across_zones transfer.held_for transfer.fetch_within discovery.hold discovery.empty_hold discovery.contest leases.ttl
+            transfer.across_zones transfer.from_clients transfer.held_for transfer.fetch_within discovery.hold discovery.empty_hold discovery.contest leases.ttl
             leases.grace pings.ttl pings.grace health.slow_start kv_events.enabled kv_events.index_bytes kv_events.text_blocks
             kv_events.host_worth kv_events.storage_worth
         )

@@ -55,6 +55,12 @@ section! {
         mixed_tensor_parallel: bool = false;
         /// Pairs whose workers stand in different zones. Off: only within a zone, and with workers that name none.
         across_zones: bool = true;
+        /// Clients may say themselves where the KV of a prompt is or goes (`kv_transfer_params`, `bootstrap_*` and the like)
+        /// to workers that take whole requests. Off: 400, but for the hints of LMCache (`lmcache.*`), which name no place.
+        ///
+        /// On: any client may have an engine with a connector connect to hosts and ports of its choice. For clients that are
+        /// trusted, such as a router in front that divides requests itself. Workers with roles are told by this replica alone.
+        from_clients: bool = false, live now;
         /// How long blocks that a failed decode left on its prefill worker count as load there: the time after which
         /// engines give them up.
         held_for: Duration = secs(480), in Duration::ZERO..=secs(3600), live now;

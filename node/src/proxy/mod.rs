@@ -559,6 +559,7 @@ impl Proxy {
             admission: &self.dispatch.admission,
             quarantine: &self.dispatch.quarantine,
             failovers: &self.failovers,
+            transfer: &self.dispatch.transfer,
             metrics: &self.dispatch.metrics,
         }
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use grapevine_gossip::worker::WorkerId;
 use grapevine_placement::{ClusterSettings, Key, KeyBuilder, NoWorker};
+use grapevine_transfer::body::Steers;
 use http::{HeaderMap, HeaderValue, header};
 
 use super::caller::{Caller, NamedTenant};
@@ -56,6 +57,8 @@ pub struct RoutingQuery {
     pub stream: bool,
     /// It asked for a response that is computed later: a worker's HTTP server answers, before its engine has begun.
     pub queued: bool,
+    /// What it says of blocks of KV elsewhere.
+    pub steers: Steers,
     /// The response that it is about, which one worker holds.
     pub response: Option<String>,
     /// The only worker that can answer: the one that holds the response.
@@ -123,6 +126,7 @@ impl RoutingQuery {
             id_at: id_at(input, view)?,
             asked_model,
             stream: view.stream,
+            steers: view.steers,
             queued: endpoint == Endpoint::Responses && view.background && !view.stream,
             pool,
         })

@@ -5,6 +5,8 @@
 //! others get tokens. Its HTTP server may well answer while the engine stands still, so that alone is no sign. The
 //! question is only asked where counters show nothing: it costs a place in the worker's queue.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::probe_parts::ProbeParts;
@@ -12,14 +14,14 @@ use super::worker::Worker;
 use super::{token_probe, worker_facts};
 
 /// Looks each time that a request wants a sign.
-pub(super) async fn while_wanted(worker: &Worker, parts: &ProbeParts) {
+pub(super) async fn while_wanted(worker: &Arc<Worker>, parts: &ProbeParts) {
     loop {
         worker.health.sign_wanted().await;
         look(worker, parts).await;
     }
 }
 
-async fn look(worker: &Worker, parts: &ProbeParts) {
+async fn look(worker: &Arc<Worker>, parts: &ProbeParts) {
     if let Err(error) = worker_facts::read_engine(worker, parts).await {
         tracing::debug!(worker = &*worker.label, %error, "worker did not answer with its metrics");
     }

@@ -23,9 +23,10 @@ mod whole;
 
 use grapevine_gossip::worker::Role;
 use grapevine_placement::Key;
-use grapevine_transfer::body::{self, Form, Indivisible};
+use grapevine_transfer::body::{self, Form, Indivisible, Steers};
 use grapevine_transfer::names_peers;
 use http::HeaderValue;
+use memchr::memchr;
 
 use crate::api::error::ErrorKind;
 use crate::api::{ApiError, Endpoint};
@@ -161,6 +162,38 @@ pub(in crate::proxy) fn check_id(id: &HeaderValue) -> Result<(), ApiError> {
         return Err(ApiError::invalid("x-request-id", message));
     }
     Ok(())
+}
+
+/// Refuses a client that says itself where blocks of KV are or go, also by its request's id, unless `transfer.from_clients`
+/// allows that: an engine with a connector connects to whatever host and port it names. Hints for a store name none.
+///
+/// Where workers have roles, [`Division::of`] refuses more, whatever is allowed.
+///
+/// # Errors
+/// 400.
+pub fn check_steering(
+    steers: Steers,
+    id: Option<&HeaderValue>,
+    is_allowed: impl FnOnce() -> bool,
+) -> Result<(), ApiError> {
+    let names_peers_in = |id: &HeaderValue| {
+        // Few ids have such a letter.
+        memchr(b'_', id.as_bytes()).is_some() && id.to_str().is_ok_and(names_peers)
+    };
+    let (by_id, by_body) = (id.is_some_and(names_peers_in), steers == Steers::Places);
+    if !(by_id || by_body) || is_allowed() {
+        return Ok(());
+    }
+    let param = match by_body {
+        true => "kv_transfer_params",
+        false => "x-request-id",
+    };
+    Err(ApiError::invalid(
+        param,
+        "clients may not say where the KV of a prompt is or goes (kv_transfer_params, ec_transfer_params, bootstrap_host, \
+         bootstrap_port, bootstrap_room, addresses in a request id); leave these out, or set transfer.from_clients of the \
+         router",
+    ))
 }
 
 /// A request of which only the way is asked.

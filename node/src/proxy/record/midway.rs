@@ -30,7 +30,7 @@ impl Record {
     pub(in crate::proxy) fn is_stream(&self) {
         if let Some(awaited) = &self.awaited {
             let mut headers = HeaderMap::new();
-            tell_of_request(self.quota.as_ref(), self.cache, &mut headers);
+            tell_of_request(&self.quotas, self.cache, &mut headers);
             awaited.is_stream(headers);
         }
     }

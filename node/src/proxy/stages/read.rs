@@ -14,14 +14,15 @@ use crate::api::{ApiError, Endpoint};
 use crate::cache::{self, Answer as KeptAnswer, Found, ResponseCache};
 use crate::cluster::Cluster;
 use crate::cluster::quarantine::{KnownBy, Quarantine};
-use crate::config::{LimitConfig, TimeoutConfig};
+use crate::config::{LimitConfig, TimeoutConfig, TransferConfig};
 use crate::http::{headers, hops};
+use crate::live::Live;
 use crate::proxy::body::{self, BodyLimits, HeldBody};
 use crate::proxy::budget::Budget;
 use crate::proxy::caller::Caller;
 use crate::proxy::continuation::Failovers;
 use crate::proxy::deaths::Company;
-use crate::proxy::division::{self, Division};
+use crate::proxy::division::{self, Division, check_steering};
 use crate::proxy::holders::{Finder, Wanted};
 use crate::proxy::metrics::ProxyMetrics;
 use crate::proxy::own_words::quarantined;
@@ -39,6 +40,7 @@ pub(in crate::proxy) struct Reader<'a> {
     pub(in crate::proxy) admission: &'a Admission,
     pub(in crate::proxy) quarantine: &'a Quarantine,
     pub(in crate::proxy) failovers: &'a Failovers,
+    pub(in crate::proxy) transfer: &'a Live<TransferConfig>,
     pub(in crate::proxy) metrics: &'a ProxyMetrics,
 }
 
@@ -120,6 +122,8 @@ impl Admitted {
         let query = RoutingQuery::of(cluster, &input)?;
         record.asks_for(query.pool.label());
         record.asked_model = query.asked_model.clone();
+        let may_steer = || reader.transfer.look().from_clients;
+        check_steering(query.steers, Some(record.request_id()), may_steer)?;
         let (path, known) = (head.uri.path(), KnownBy::default());
         if let Some(left) = reader.quarantine.holds(path, &body.bytes, &known) {
             metrics.marks.query_of_death("refused");

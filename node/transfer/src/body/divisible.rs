@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::steering::steers;
+use super::steering::{Steers, steering_of};
 use super::{BodyError, Form};
 use crate::object;
 
@@ -150,8 +150,8 @@ pub fn look(form: Form, body: &[u8]) -> Result<Look, BodyError> {
     let mut messages = [false; MESSAGES.len()];
     let (mut params, mut carries_transfer) = (None, false);
     object::each(body, |member| {
-        carries_transfer |= steers(&member);
         let (name, value) = (&*member.name, member.value);
+        carries_transfer |= steering_of(name, value) > Steers::Nothing;
         if form == Form::Generate && name == "sampling_params" {
             params = Some(value);
         }

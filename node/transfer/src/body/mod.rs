@@ -8,7 +8,7 @@ mod divisible;
 mod steering;
 
 pub use divisible::{Indivisible, Look, indivisible, look};
-pub use steering::carries_transfer;
+pub use steering::{Steers, carries_transfer, steering_names, steering_of};
 
 use crate::leg::Leg;
 use crate::object::{self, Member, ObjectWriter};

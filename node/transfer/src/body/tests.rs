@@ -264,3 +264,66 @@ fn a_client_that_steers_blocks_is_seen_wherever_it_writes_it() {
         assert!(!carries_transfer(body.as_bytes()), "{body}");
     }
 }
+
+#[test]
+fn hints_name_no_place() {
+    let body = |fields: &str| format!("{{\"model\":\"m\",{fields}}}");
+    for (fields, expected) in [
+        (
+            r#""kv_transfer_params":{"lmcache.tag.user":"a","lmcache.ttl":60}"#,
+            Steers::Hints,
+        ),
+        (
+            r#""kv_transfer_params":{"\u006cmcache.ttl":60}"#,
+            Steers::Hints,
+        ),
+        (r#""kv_transfer_params":{}"#, Steers::Hints),
+        (
+            r#""vllm_xargs":{"kv_transfer_params":{"lmcache.skip_save":true}}"#,
+            Steers::Hints,
+        ),
+        (
+            r#""kv_transfer_params":{"lmcache.ttl":60,"disagg_spec":{}}"#,
+            Steers::Places,
+        ),
+        (
+            r#""kv_transfer_params":{"lmcache":{"host":"10.0.0.9"}}"#,
+            Steers::Places,
+        ),
+        (
+            r#""kv_transfer_params":{"remote_host":"10.0.0.9"}"#,
+            Steers::Places,
+        ),
+        (r#""kv_transfer_params":"{}""#, Steers::Places),
+        (r#""kv_transfer_params":[]"#, Steers::Places),
+        (
+            r#""kv_transfer_params":{"lmcache.ttl":1},"kv_transfer_params":{"remote_port":1}"#,
+            Steers::Places,
+        ),
+        (r#""ec_transfer_params":{"lmcache.ttl":60}"#, Steers::Places),
+        (
+            r#""sampling_params":{"extra_args":{"bootstrap_room":1}}"#,
+            Steers::Places,
+        ),
+        (
+            r#""sampling_params":{"\u0065xtra_args":{"bootstrap_room":1}}"#,
+            Steers::Places,
+        ),
+        (r#""sampling_params":{"temperature":0}"#, Steers::Nothing),
+        (
+            r#""vllm_xargs":{"a":"transfer"},"extra_args":null"#,
+            Steers::Nothing,
+        ),
+    ] {
+        let body = body(fields);
+        let mut most = Steers::Nothing;
+        let shown = object::each(body.as_bytes(), |member| {
+            let known = steering_names().any(|name| name == member.name);
+            let steers = steering_of(&member.name, member.value);
+            assert!(known || steers == Steers::Nothing, "{}", member.name);
+            most = most.max(steers);
+        });
+        shown.expect("an object");
+        assert_eq!(most, expected, "{body}");
+    }
+}
