@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use grapevine_gossip::Agent;
-use grapevine_placement::named;
 use http::HeaderValue;
 use serde::Serialize;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -39,32 +38,60 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long the first look at all workers is awaited; one that does not answer is known by then.
 const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(2);
 
-named! {
-    /// Something without which a request would not be served.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Lack {
-        /// No peer's registry was taken yet, or the gossip task is down.
-        Gossip = "gossip",
-        /// A seed answers, and no certificates fit; at a start alone.
-        Certificates = "certificates",
-        /// What peers know of workers' caches was not taken over yet.
-        Caches = "caches",
-        /// It was asked to end.
-        Draining = "draining",
-        /// The cluster keeps another process under this replica's id.
-        Twin = "twin",
-        /// Memory is short, and new requests are refused.
-        Memory = "memory",
-        /// No worker may get a new request: none is registered, or all are draining, asleep or being warmed up.
-        NoWorker = "no_worker",
-        /// None of them answers.
-        NoWorkerReachable = "no_worker_reachable",
-        /// Some answer, and no model that can be used is known of them.
-        ModelsUnknown = "models_unknown",
-    }
+/// Something without which a request would not be served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lack {
+    /// No peer's registry was taken yet, or the gossip task is down.
+    Gossip,
+    /// A seed answers, and no certificates fit; at a start alone.
+    Certificates,
+    /// What peers know of workers' caches was not taken over yet.
+    Caches,
+    /// It was asked to end.
+    Draining,
+    /// The cluster keeps another process under this replica's id.
+    Twin,
+    /// Memory is short, and new requests are refused.
+    Memory,
+    /// No worker is registered that answers clients.
+    NoWorker,
+    /// No worker may get a new request: all are draining, asleep or being warmed up.
+    NoneInUse,
+    /// None of them answers.
+    NoWorkerReachable,
+    /// Some answer, and no model that can be used is known of them.
+    ModelsUnknown,
 }
 
 impl Lack {
+    const ALL: [Self; 10] = [
+        Self::Gossip,
+        Self::Certificates,
+        Self::Caches,
+        Self::Draining,
+        Self::Twin,
+        Self::Memory,
+        Self::NoWorker,
+        Self::NoneInUse,
+        Self::NoWorkerReachable,
+        Self::ModelsUnknown,
+    ];
+
+    /// As a label, and in answers. That no worker takes requests is one reason, whatever is to be done about it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gossip => "gossip",
+            Self::Certificates => "certificates",
+            Self::Caches => "caches",
+            Self::Draining => "draining",
+            Self::Twin => "twin",
+            Self::Memory => "memory",
+            Self::NoWorker | Self::NoneInUse => "no_worker",
+            Self::NoWorkerReachable => "no_worker_reachable",
+            Self::ModelsUnknown => "models_unknown",
+        }
+    }
+
     /// For people; names nothing that only the admin port may show.
     pub fn message(self) -> &'static str {
         match self {
@@ -76,7 +103,13 @@ impl Lack {
             Self::Draining => "this replica was told to end",
             Self::Twin => "another process runs under this replica's id; see `grapevine status`",
             Self::Memory => "this replica is short of memory",
-            Self::NoWorker => "no worker takes new requests; add one with `grapevine workers add`",
+            Self::NoWorker => {
+                "there is no worker that answers clients; add one with `grapevine workers add`"
+            }
+            Self::NoneInUse => {
+                "every worker drains or is being warmed up; `grapevine workers activate` ends a drain by hand, `grapevine \
+                 workers list` shows the others"
+            }
             Self::NoWorkerReachable => "no worker answers its health checks",
             Self::ModelsUnknown => {
                 "workers are asked which models they serve, or name none that can be used"
@@ -228,7 +261,9 @@ impl Readiness {
                 .not_ready
                 .get_or_create(&ReasonLabels { reason })
                 .clone();
-            gauge.set(missing.contains(&lack).into());
+            // Two of them may have one reason.
+            let is_missing = missing.iter().any(|lack| lack.as_str() == reason);
+            gauge.set(is_missing.into());
         }
         let reasons: Vec<_> = missing.iter().map(|lack| lack.as_str()).collect();
         let reasons = reasons.join(", ");
@@ -265,8 +300,10 @@ impl Seen {
         let of_prompts = of_prompts.filter(|member| !member.is_out());
         let lack = if served {
             None
-        } else if in_use().next().is_none() {
+        } else if whole.members().is_empty() && fleet.joining().is_empty() {
             Some(Lack::NoWorker)
+        } else if in_use().next().is_none() {
+            Some(Lack::NoneInUse)
         } else if in_use().any(|member| answers(&member.worker)) {
             Some(Lack::ModelsUnknown)
         } else {
@@ -423,6 +460,33 @@ mod tests {
         ] {
             let found = seen_of(drained, answering, "").lack;
             assert_eq!(found, expected, "drained {drained}, {answering:?} answer");
+        }
+    }
+
+    /// The reason is one, and what is to be done is not.
+    #[tokio::test(start_paused = true)]
+    async fn that_no_worker_is_there_and_that_all_are_drained_are_told_apart() {
+        let of = |role, state| worker_with("w", "m", |raw| (raw.role, raw.state) = (role, state));
+        let cases = [
+            (vec![], Lack::NoWorker, "workers add"),
+            (
+                vec![of(Role::Prefill, State::Active)],
+                Lack::NoWorker,
+                "workers add",
+            ),
+            (
+                vec![of(Role::Any, State::Draining)],
+                Lack::NoneInUse,
+                "workers activate",
+            ),
+        ];
+        for (workers, expected, advice) in cases {
+            let house = Alone::new("r1", workers, &KvEventsConfig::default(), 3);
+            let found = Seen::of(&house.cluster.fleet(), true)
+                .lack
+                .expect("no worker");
+            assert_eq!((found, found.as_str()), (expected, "no_worker"));
+            assert!(found.message().contains(advice), "{}", found.message());
         }
     }
 

@@ -102,15 +102,28 @@ pub struct Readings {
     pub refused: ArcSwapOption<RefusedReading>,
     /// Settings that the latest one that was taken over says otherwise than what runs: only a restart brings them into use.
     pub waiting: ArcSwap<Vec<String>>,
+    /// The same as `refused`, of the file of clients' keys.
+    pub refused_keys: ArcSwapOption<RefusedReading>,
 }
 
-/// A reading of the configuration that changed nothing.
+/// A reading of a file that changed nothing.
 #[derive(Debug)]
 pub struct RefusedReading {
     /// When.
     pub at: Instant,
     /// Every mistake that was found, one a line, or what else was in the way.
     pub why: String,
+}
+
+impl RefusedReading {
+    /// One of now; `why` is shortened.
+    #[must_use]
+    pub fn now(why: &str) -> Self {
+        Self {
+            at: Instant::now(),
+            why: why.chars().take(WHY_CHARS_MAX).collect(),
+        }
+    }
 }
 
 /// Why the task woke.
@@ -180,10 +193,8 @@ impl Reload {
             let result = if reloaded.is_ok() { "loaded" } else { "failed" };
             self.counter(result).inc();
             self.metrics.config_refused.set(reloaded.is_err().into());
-            let refused = reloaded.as_ref().err().map(|why| RefusedReading {
-                at: Instant::now(),
-                why: why.chars().take(WHY_CHARS_MAX).collect(),
-            });
+            let refused = reloaded.as_ref().err();
+            let refused = refused.map(|why| RefusedReading::now(why));
             self.readings.refused.store(refused.map(Arc::new));
             if let Ok(reloaded) = &reloaded {
                 let waiting = reloaded.needs_restart.clone();

@@ -156,8 +156,7 @@ async fn a_replica_without_workers_says_what_it_waits_for() {
     let manager = Manager::new();
     let mut cluster = Plan::default().program(manager.program("0")).found().await;
     cluster.join("r1", Vec::new()).await;
-    let wanted =
-        "STATUS=not ready: no worker takes new requests; add one with `grapevine workers add`";
+    let wanted = "STATUS=not ready: there is no worker that answers clients; add one with `grapevine workers add`";
     let heard = manager.until(wanted).await;
     assert!(!heard.contains(&"READY=1".to_owned()), "{heard:?}");
     assert!(

@@ -178,6 +178,14 @@ async fn a_full_queue_and_a_long_wait_are_refused_and_never_sent() {
         let counted = metrics.sum("grapevine_admissions_total", result);
         assert_eq!(counted, 1.0, "{result}");
     }
+    let admin = house.cluster.replicas[0].admin().0;
+    let page = http1::get(admin, "/").await.text();
+    for told in [
+        "requests that a full queue refused",
+        "requests that waited too long",
+    ] {
+        assert!(page.contains(told), "{told} is not in {page}");
+    }
     house.close().await;
 }
 

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, Response, exchange};
+use grapevine_tests::keys::KeyFile;
+use grapevine_tests::process;
 use grapevine_tests::wait::{LIMIT, eventually};
 use serde_json::{Value, json};
 
@@ -209,6 +211,79 @@ async fn a_prompt_is_explained_and_not_shown_again() {
     let long = format!("prompt={}", "x".repeat(2 << 20));
     let answer = post(admin, "/page/explain", Some(OWN), "", &long).await;
     assert_eq!(answer.head.status, 413);
+    house.close().await;
+}
+
+/// Where clients have keys, an answer without a tenant is about nobody's prompt.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_clients_have_keys_a_prompt_is_explained_for_a_tenant() {
+    let mut file = KeyFile::new();
+    let _acme = file.add("acme", "").await;
+    let house = House::of(file.plan(), vec![quick()]).await;
+    let admin = house.cluster.replicas[0].admin().0;
+    let body = "model=fake-model&prompt=hi";
+    let ask = async |tenant: &str| {
+        let body = format!("{body}{tenant}");
+        let html = post(admin, "/page/explain", Some(OWN), "", &body).await;
+        html.text()
+    };
+    eventually(LIMIT, "the model is known", async || {
+        let html = ask("").await;
+        let is_known = html.contains("The request would go to");
+        is_known.then_some(()).ok_or(html)
+    })
+    .await;
+    let chat = json!({ "model": "fake-model", "messages": [{ "role": "user", "content": "hi" }] });
+    let explained = async |query: &str| -> Value {
+        http1::post(admin, &format!("/explain{query}"), &chat)
+            .await
+            .json()
+    };
+    let (nobodys, acmes) = (explained("").await, explained("?tenant=acme").await);
+    let of = |answer: &Value| {
+        let text = |name: &str| answer[name].as_str().map(str::to_owned);
+        (text("tenant"), text("tenant_is"))
+    };
+    let owned = |text: &str| Some(text.to_owned());
+    assert_eq!(of(&nobodys), (None, owned("missing")));
+    assert_eq!(of(&acmes), (owned("acme"), owned("known")));
+    assert_eq!(of(&explained("?tenant=acne").await).1, owned("unknown"));
+    let (key, other) = (acmes["key"].as_str(), nobodys["key"].as_str());
+    assert!(key.is_some() && key != other, "{acmes}");
+    let (without, with) = (ask("").await, ask("&tenant=acme").await);
+    assert!(without.contains("this is for no tenant's key"), "{without}");
+    assert!(without.contains("<option value=\"acme\">"), "{without}");
+    assert!(with.contains(key.expect("a key")), "{with}");
+    assert!(!with.contains("this is for no tenant"), "{with}");
+    assert!(with.contains("<option value=\"acme\" selected>"), "{with}");
+    let unknown = ask("&tenant=acne").await;
+    assert!(
+        unknown.contains("no key is of the tenant acne"),
+        "{unknown}"
+    );
+    let overview = get(admin, "/", &[]).await.text();
+    assert!(overview.contains("name=\"tenant\""), "{overview}");
+    // The command says the same.
+    let at = format!("http://{admin}");
+    let run = async |more: &[&str]| {
+        let words = [
+            "explain",
+            "--model",
+            "fake-model",
+            "--prompt",
+            "hi",
+            "--admin",
+            &at,
+        ];
+        process::run(&[&words[..], more].concat()).await.text
+    };
+    let text = run(&[]).await;
+    assert!(text.contains("this is for no tenant's key"), "{text}");
+    let text = run(&["--tenant", "acme"]).await;
+    assert!(
+        text.contains("acme") && !text.contains("no tenant's key"),
+        "{text}"
+    );
     house.close().await;
 }
 

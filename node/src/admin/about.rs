@@ -180,7 +180,6 @@ impl Admin {
             })
         });
         let configured = self.configured.now();
-        let gossip_port = self.agent.local_addr().map(|address| address.port());
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default().as_millis();
         AboutView {
@@ -191,7 +190,7 @@ impl Admin {
             connections_fit: fitting(configured.connections_max, own_files_max()),
             configured: (*configured).clone(),
             fingerprint: self.settings.now().to_string(),
-            machine: Machine::look(gossip_port, &self.recorder.held_up),
+            machine: Machine::look(self.agent.local_addr(), &self.recorder.held_up),
             memory: self
                 .memory
                 .limit()

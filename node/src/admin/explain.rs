@@ -20,6 +20,7 @@ use crate::proxy::caller::Caller;
 use crate::proxy::division::{Undivided, Way, check_steering, stays_whole};
 use crate::proxy::own_words::quarantined;
 use crate::proxy::routing_query::{RoutingInput, RoutingQuery};
+use crate::shown::tenants::{MISSING, UNKNOWN};
 use crate::upstream::Worker;
 
 #[derive(Debug, Serialize)]
@@ -34,6 +35,10 @@ struct Explained<'a> {
     key: String,
     digest: String,
     prompt_tokens: u32,
+    /// Whose prompt it is.
+    tenant: Option<&'a str>,
+    /// What is known of that: `known`, `unknown`, `missing` or `none`.
+    tenant_is: &'static str,
     expected_tokens: u32,
     /// More than half of the workers are bad, so their health is not believed: one of them may be named.
     panic: bool,
@@ -147,8 +152,16 @@ impl Admin {
         let transfer = self.transfer.now();
         check_steering(routing.steers, None, || transfer.from_clients)?;
         let way = asked.way(pool, &routing.key, &transfer)?;
+        let named_by = self.cluster.settings().tenant_header.as_deref();
+        let in_header = named_by.and_then(|name| headers.get(name)?.to_str().ok());
+        let whose = self.whose(
+            tenant
+                .as_deref()
+                .or(in_header)
+                .filter(|name| !name.is_empty()),
+        );
         let described = |pool, explanation: &Explanation, leg, split| {
-            let described = self.described(&routing, pool, explanation, (leg, split));
+            let described = self.described(&routing, pool, explanation, (whose, leg, split));
             Ok(serde_json::to_value(&described).expect("descriptions always serialise"))
         };
         let one = |split| {
@@ -178,6 +191,26 @@ impl Admin {
         }
         let leg = Some(leg(&halves.prefill, &first));
         described(&halves.decode, &second, leg, Some("pair"))
+    }
+
+    /// Whether clients' prompts are those of tenants, be it by their keys or by a header: each tenant's go by themselves.
+    pub(super) fn has_tenants(&self) -> bool {
+        self.keys.are_configured() || self.cluster.settings().tenant_header.is_some()
+    }
+
+    /// A tenant that was named, with what is known of it.
+    fn whose<'a>(&self, tenant: Option<&'a str>) -> (Option<&'a str>, &'static str) {
+        let is_known = |name: &str| {
+            let tenants = self.keys.tenants();
+            tenants.iter().any(|(tenant, _)| **tenant.name() == *name)
+        };
+        let tenant_is = match tenant {
+            None if self.has_tenants() => MISSING,
+            None => "none",
+            Some(name) if self.keys.are_configured() && !is_known(name) => UNKNOWN,
+            Some(_) => "known",
+        };
+        (tenant, tenant_is)
     }
 
     /// Both choices, as a request makes them: a prefill worker for which no decode worker is left is passed over. If
@@ -226,7 +259,11 @@ impl Admin {
         routing: &'a RoutingQuery,
         pool: &'a Pool,
         explanation: &Explanation,
-        (prefill, split): (Option<Leg<'a>>, Option<&'static str>),
+        ((tenant, tenant_is), prefill, split): (
+            (Option<&'a str>, &'static str),
+            Option<Leg<'a>>,
+            Option<&'static str>,
+        ),
     ) -> Explained<'a> {
         let decision = explanation.decision.as_ref();
         Explained {
@@ -239,6 +276,8 @@ impl Admin {
             key: format!("{:016x}", routing.key.home()),
             digest: self.cluster.fleet().digest().to_string(),
             prompt_tokens: routing.key.prompt_tokens(),
+            tenant,
+            tenant_is,
             expected_tokens: decision.map_or(0, |d| d.expected_tokens),
             panic: explanation.panic,
             workers: explanation.rows.len(),

@@ -28,6 +28,14 @@ named! {
     }
 }
 
+/// Verdicts that say that this replica had no room.
+const NO_ROOM: [Verdict; 4] = [
+    Verdict::QueueFull,
+    Verdict::QueueBytes,
+    Verdict::QueueTimeout,
+    Verdict::Displaced,
+];
+
 named! {
     /// What requests wait for.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +130,14 @@ impl AdmissionMetrics {
     /// Times in queues, by labels.
     pub(crate) fn waits(&self) -> &Histograms<QueueLabels> {
         &self.wait
+    }
+
+    /// Requests for which this replica had no room, by why not; what a key's own limits refuse is not among them.
+    pub(crate) fn without_room(&self) -> [(&'static str, u64); NO_ROOM.len()] {
+        NO_ROOM.map(|verdict| {
+            let of_classes = self.ended.iter().map(|ended| ended[verdict as usize].get());
+            (verdict.as_str(), of_classes.sum())
+        })
     }
 
     /// Requests that wait now, in all queues.

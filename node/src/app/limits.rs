@@ -11,7 +11,8 @@ use crate::admission::{Admission, AdmissionParts};
 use crate::cluster::quarantine::Quarantine;
 use crate::cluster::{Cluster, PeerStateTask};
 use crate::discovery::Board;
-use crate::tenants::watch::Watch;
+use crate::reload::{Readings, RefusedReading};
+use crate::tenants::watch::{Told, Watch};
 use crate::tenants::{Gossiped, Keys};
 
 /// What a request has to get past.
@@ -30,11 +31,17 @@ pub(super) fn start_limits(
     base: Base<'_>,
     cluster: &Arc<Cluster>,
     board: &Arc<Board>,
+    readings: &Arc<Readings>,
 ) -> anyhow::Result<Limits> {
     let config = base.config;
     let keys = Arc::new(Keys::open(base.metrics.tenants.clone()));
     if let Some(path) = &config.keys.file {
-        let watch = Watch::open(Arc::clone(&keys), path.clone())?;
+        let readings = Arc::clone(readings);
+        let told: Told = Box::new(move |refused| {
+            let refused = refused.map(|error| RefusedReading::now(&error.to_string()));
+            readings.refused_keys.store(refused.map(Arc::new));
+        });
+        let watch = Watch::open(Arc::clone(&keys), path.clone(), told)?;
         let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
         let watching = watch.run(config.keys.reload, hangups, base.phase());
         base.run("keys", watching);

@@ -121,7 +121,7 @@ async fn run_known(
     let announcement = announcement(&replica, &listeners, gossip.agent.local_addr())?;
     let discovered = start_discovery(base, &followed, &ways.connector, listeners.pings);
     let data = listeners.data.local_addr()?;
-    let limits = start_limits(base, &followed.cluster, &discovered.board)?;
+    let limits = start_limits(base, &followed.cluster, &discovered.board, &readings)?;
     let tracing = collectors.start_traces(base);
     let clients = ForClients {
         tls: ways.tls,

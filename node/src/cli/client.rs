@@ -82,6 +82,43 @@ fn is_admin(url: &Url) -> bool {
     matches!(url.scheme(), "http" | "https") && is_bare
 }
 
+/// What is asked of a replica.
+struct Request<'a> {
+    method: Method,
+    path: &'a [&'a str],
+    query: &'a [(&'a str, &'a str)],
+    body: Vec<u8>,
+    /// It may leave something behind, be its answer heard or not.
+    is_change: bool,
+    /// How long its answer may take.
+    within: Duration,
+}
+
+impl<'a> Request<'a> {
+    fn of(
+        method: Method,
+        path: &'a [&'a str],
+        query: &'a [(&'a str, &'a str)],
+        body: Vec<u8>,
+    ) -> Self {
+        // A question whose body is too long for a URL.
+        let is_change = method != Method::GET && path != ["explain"];
+        let is_long = is_change || body.len() > LONG_BODY_BYTES;
+        Self {
+            method,
+            path,
+            query,
+            body,
+            is_change,
+            within: if is_long {
+                LONG_ANSWER_WITHIN
+            } else {
+                ANSWER_WITHIN
+            },
+        }
+    }
+}
+
 /// A client of one replica's admin API.
 #[derive(Clone)]
 pub(super) struct AdminClient {
@@ -184,7 +221,11 @@ impl AdminClient {
 
     /// What is no JSON, such as metrics.
     pub(super) async fn text(&self, path: &[&str]) -> Result<String, Failure> {
-        let (_, bytes) = self.exchange(Method::GET, path, &[], Vec::new()).await?;
+        let request = Request {
+            within: LONG_ANSWER_WITHIN,
+            ..Request::of(Method::GET, path, &[], Vec::new())
+        };
+        let (_, bytes) = self.exchange(request).await?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -196,7 +237,8 @@ impl AdminClient {
         query: &[(&str, &str)],
         body: Vec<u8>,
     ) -> Result<Value, Failure> {
-        let (status, bytes) = self.exchange(method, path, query, body).await?;
+        let request = Request::of(method, path, query, body);
+        let (status, bytes) = self.exchange(request).await?;
         serde_json::from_slice(&bytes).map_err(|_| {
             let what = format!(
                 "{} answers, but not as a Grapevine admin port: {status}",
@@ -207,13 +249,15 @@ impl AdminClient {
     }
 
     /// Sends a body and reads the answer, which is a good one.
-    async fn exchange(
-        &self,
-        method: Method,
-        path: &[&str],
-        query: &[(&str, &str)],
-        body: Vec<u8>,
-    ) -> Result<(StatusCode, bytes::Bytes), Failure> {
+    async fn exchange(&self, request: Request<'_>) -> Result<(StatusCode, bytes::Bytes), Failure> {
+        let Request {
+            method,
+            path,
+            query,
+            body,
+            is_change,
+            within,
+        } = request;
         // A URL's segments leave these out without a word: something else would be meant, or all of them.
         let is_left_out =
             |segment: &&&str| matches!(**segment, "." | "..") || segment.contains(char::is_control);
@@ -244,7 +288,7 @@ impl AdminClient {
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
         }
-        let mut request = self.http.request(method, url);
+        let mut request = self.http.request(method, url).timeout(within);
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
@@ -253,28 +297,35 @@ impl AdminClient {
                 .header("content-type", "application/json")
                 .body(body);
         }
-        let answer = request
-            .send()
-            .await
-            .map_err(|error| self.unreachable(&error))?;
+        let failed = |error: reqwest::Error| {
+            let failure = self.unreachable(&error, within);
+            // Without a connection nothing was asked for.
+            match is_change && !error.is_connect() {
+                true => failure.or_done(),
+                false => failure,
+            }
+        };
+        let answer = request.send().await.map_err(failed)?;
         let status = answer.status();
-        let bytes = answer
-            .bytes()
-            .await
-            .map_err(|error| self.unreachable(&error))?;
+        let bytes = answer.bytes().await.map_err(failed)?;
         if !status.is_success() {
             return Err(self.refused(status, &bytes));
         }
         Ok((status, bytes))
     }
 
-    fn unreachable(&self, error: &reqwest::Error) -> Failure {
+    /// What is said of a replica that takes connections and gives no answer.
+    pub(super) fn silent(&self, within: Duration) -> Failure {
+        Failure::Unreachable(format!(
+            "the replica at {} takes connections and gave no answer in {within:?}: it is overloaded, paused or stopped; its \
+             log may say which, and another replica is asked with --admin",
+            self.url
+        ))
+    }
+
+    fn unreachable(&self, error: &reqwest::Error, within: Duration) -> Failure {
         if error.is_timeout() && !error.is_connect() {
-            return Failure::Unreachable(format!(
-                "the replica at {} takes connections and gave no answer in {ANSWER_TIMEOUT:?}: it is overloaded, paused or \
-                 stopped; its log may say which, and another replica is asked with --admin",
-                self.url
-            ));
+            return self.silent(within);
         }
         let cause = chain(error);
         if let Some(what) = disbelieved(&cause) {
@@ -352,7 +403,7 @@ fn client_with(roots: Vec<reqwest::Certificate>) -> Result<reqwest::Client, Fail
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(CONNECT_TIMEOUT)
-        .timeout(ANSWER_TIMEOUT);
+        .timeout(LONG_ANSWER_WITHIN);
     builder
         .build()
         .map_err(|error| Failure::Refused(chain(&error)))
@@ -380,8 +431,13 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Above the second that a change waits for its first confirmation.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a replica may take for the answer to a question: somebody waits for it, and it reads what it has in memory.
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// The same of what takes long by nature: a change, which waits for its first confirmation or reads files, all metrics, and
+/// a body of many megabytes.
+const LONG_ANSWER_WITHIN: Duration = Duration::from_secs(15);
+/// Bytes of a body from which on it is a long one.
+const LONG_BODY_BYTES: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -633,6 +689,45 @@ mod tests {
         let failure = called.expect_err("no TLS");
         assert!(matches!(failure, Failure::Unreachable(_)));
         assert!(failure.to_string().ends_with("write http://"), "{failure}");
+    }
+
+    /// As one that is stopped: the kernel takes its connections.
+    #[tokio::test]
+    async fn a_silent_replica_is_given_up_in_time_and_a_change_may_have_been_made() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let client = client(listener.local_addr().expect("bound"), None);
+        let within = |method: Method, path: &[&str], bytes: usize| {
+            let request = Request::of(method, path, &[], vec![b' '; bytes]);
+            (request.within, request.is_change)
+        };
+        let question = (ANSWER_WITHIN, false);
+        assert_eq!(within(Method::GET, &["cluster"], 0), question);
+        assert_eq!(within(Method::POST, &["explain"], 100), question);
+        let long = (LONG_ANSWER_WITHIN, false);
+        assert_eq!(within(Method::POST, &["explain"], 2 << 20), long);
+        let change = (LONG_ANSWER_WITHIN, true);
+        assert_eq!(within(Method::POST, &["workers", "w", "drain"], 0), change);
+        assert_eq!(within(Method::DELETE, &["quarantine"], 0), change);
+        let ask = async |method, path: &[&str]| {
+            let request = Request {
+                within: Duration::from_millis(300),
+                ..Request::of(method, path, &[], Vec::new())
+            };
+            let failure = client.exchange(request).await.expect_err("nobody answers");
+            assert!(matches!(failure, Failure::Unreachable(_)), "{failure}");
+            failure.to_string()
+        };
+        let (question, change) = tokio::join!(
+            ask(Method::GET, &["cluster"]),
+            ask(Method::POST, &["workers", "w", "drain"]),
+        );
+        let silent = "takes connections and gave no answer in 300ms";
+        assert!(
+            question.contains(silent) && question.ends_with("--admin"),
+            "{question}"
+        );
+        assert!(change.contains(silent), "{change}");
+        assert!(change.contains("may still be carried out"), "{change}");
     }
 
     #[tokio::test]

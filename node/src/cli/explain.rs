@@ -11,6 +11,7 @@ use super::failure::Failure;
 use super::show::{Column, field, print_json, print_line, print_table, rows};
 use crate::shown::clean;
 use crate::shown::models::askable;
+use crate::shown::tenants;
 use crate::shown::trouble::ON_TRIAL;
 
 /// Shows where a request would go, and why, without sending it.
@@ -95,6 +96,10 @@ pub async fn explain(args: ExplainArgs) -> Result<(), Failure> {
         print_order(prefill)?;
     }
     note(&answer)?;
+    let how = "--tenant NAME names one, and grapevine keys check lists those of the keys";
+    if let Some(whose) = tenants::note(&answer, how) {
+        print_line(&format!("{:16} {whose}", "note"))?;
+    }
     print_line("")?;
     print_order(&answer)
 }
@@ -179,12 +184,13 @@ fn last_resort(choice: &Value) -> Option<String> {
     ))
 }
 
-const ANSWER: [&str; 9] = [
+const ANSWER: [&str; 10] = [
     "worker",
     "reason",
     "home",
     "replica",
     "model",
+    "tenant",
     "policy",
     "key",
     "prompt_tokens",

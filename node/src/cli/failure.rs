@@ -66,6 +66,17 @@ impl Failure {
         }
     }
 
+    /// The same of a change that was sent to a replica which gave no answer.
+    pub(super) fn or_done(self) -> Self {
+        match self {
+            Self::Unreachable(text) => Self::Unreachable(format!(
+                "{text}; what was asked for may have been done, or may still be carried out: `grapevine status` shows it, and \
+                 it can be asked for again"
+            )),
+            other => other,
+        }
+    }
+
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {

@@ -10,6 +10,7 @@ mod held_up;
 mod quota;
 pub(crate) mod udp;
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use procfs::process::{LimitValue, Process};
@@ -38,12 +39,12 @@ struct Files {
 }
 
 impl Machine {
-    /// Looks now; `gossip_port`: that of the socket that gossip has; `held_up`: earlier counts of its quota.
-    pub fn look(gossip_port: Option<u16>, held_up: &HeldUp) -> Self {
+    /// Looks now; `gossip`: the address of the socket that gossip has; `held_up`: earlier counts of its quota.
+    pub fn look(gossip: Option<SocketAddr>, held_up: &HeldUp) -> Self {
         Self {
             files: files(),
             cpu: Cpu::look(held_up),
-            udp: gossip_port.and_then(|port| Udp::look(Path::new("/proc/self/net"), port)),
+            udp: gossip.and_then(|at| Udp::look(Path::new("/proc/self/net"), at)),
         }
     }
 }
@@ -75,9 +76,9 @@ mod tests {
     #[test]
     fn this_process_has_files_and_processors() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
-        let port = socket.local_addr().expect("bound").port();
+        let at = socket.local_addr().expect("bound");
         let shown =
-            serde_json::to_value(Machine::look(Some(port), &HeldUp::default())).expect("a value");
+            serde_json::to_value(Machine::look(Some(at), &HeldUp::default())).expect("a value");
         assert!(shown["files"]["open"].as_u64() >= Some(3), "{shown}");
         assert!(shown["cpu"]["usable"].as_u64() >= Some(1), "{shown}");
         assert_eq!(shown["udp"]["dropped"], 0, "{shown}");

@@ -17,6 +17,8 @@ pub struct Facts {
     pub sources: Vec<Value>,
     /// Keys are configured; without, every client is served.
     pub has_keys: bool,
+    /// Prompts are those of tenants: keys are configured, or a header names them.
+    pub has_tenants: bool,
     /// Tenants that have a key, by name.
     pub tenants: Vec<TenantUse>,
     /// What is limited.

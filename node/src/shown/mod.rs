@@ -5,6 +5,7 @@ pub mod difference;
 pub mod links;
 pub mod models;
 pub mod summary;
+pub mod tenants;
 pub mod trouble;
 pub mod words;
 

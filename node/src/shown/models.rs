@@ -51,6 +51,26 @@ pub fn unserved(cluster: &Value, workers: &[Value], is_usable: IsUsable) -> Vec<
 /// Whether a name that is not served has workers that would serve it: all of them are drained, and one at least is in no
 /// trouble, as `is_well` says.
 pub fn is_drained(name: &str, cluster: &Value, workers: &[Value], is_well: IsUsable) -> bool {
+    are_drained(name, cluster, workers, |role| role != "prefill", is_well)
+}
+
+/// The same of the workers that would compute its prompts, of a name of [`without_prefill`].
+pub fn is_prefill_drained(
+    name: &str,
+    cluster: &Value,
+    workers: &[Value],
+    is_well: IsUsable,
+) -> bool {
+    are_drained(name, cluster, workers, |role| role != "decode", is_well)
+}
+
+fn are_drained(
+    name: &str,
+    cluster: &Value,
+    workers: &[Value],
+    is_meant_role: fn(&Value) -> bool,
+    is_well: IsUsable,
+) -> bool {
     let is_it = |(of, targets): &(&str, Vec<&str>)| clean(of) == name && !targets.is_empty();
     let alias = configured(cluster).find(is_it);
     let is_meant = |model: &str| match &alias {
@@ -59,10 +79,41 @@ pub fn is_drained(name: &str, cluster: &Value, workers: &[Value], is_well: IsUsa
     };
     let serves = |worker: &&Value| {
         let mut models = rows(worker, "models").iter().filter_map(Value::as_str);
-        worker["role"] != "prefill" && models.any(is_meant)
+        is_meant_role(&worker["role"]) && models.any(is_meant)
     };
     let all = || workers.iter().filter(serves);
     all().all(|worker| worker["drained"] == true) && all().any(is_well)
+}
+
+/// Models and aliases whose prompts nobody computes, so that most of their requests get 503: decode workers are all that can
+/// be used of them. None where these compute any prompt then (`transfer.decode_alone` is `always`), where the replica does
+/// not say, as an older release, and while a worker may still name its models.
+pub fn without_prefill(cluster: &Value, workers: &[Value], is_usable: IsUsable) -> Vec<String> {
+    let when_alone = cluster["decode_alone"].as_str();
+    let may_come = |worker: &Value| worker["role"] != "decode" && may_name_models(worker);
+    if when_alone.is_none_or(|when| when == "always") || workers.iter().any(may_come) {
+        return Vec::new();
+    }
+    let computing = workers
+        .iter()
+        .filter(|worker| is_usable(worker) && worker["role"] != "decode");
+    let computed: BTreeSet<&str> = models_of(computing).collect();
+    let answered = served(workers, is_usable);
+    let mut names: BTreeSet<&str> = answered.difference(&computed).copied().collect();
+    let alone = names.clone();
+    for (name, targets) in configured(cluster).filter(|(_, targets)| !targets.is_empty()) {
+        let mut answered = targets.iter().filter(|target| answered.contains(*target));
+        let is_one = answered.clone().next().is_some() && answered.all(|of| alone.contains(of));
+        // An alias goes before a model of its name.
+        match is_one {
+            true => names.insert(name),
+            false => names.remove(name),
+        };
+    }
+    names
+        .into_iter()
+        .map(|name| clean(name).into_owned())
+        .collect()
 }
 
 /// Models and aliases of which every usable worker asked to be left alone, with the seconds until the first may be asked.
@@ -117,8 +168,12 @@ pub fn askable(rings: &Value, cluster: &Value) -> Vec<String> {
 }
 
 fn served(workers: &[Value], is_usable: IsUsable) -> BTreeSet<&str> {
-    let models = answering(workers, is_usable).flat_map(|worker| rows(worker, "models"));
-    models.filter_map(Value::as_str).collect()
+    models_of(answering(workers, is_usable)).collect()
+}
+
+fn models_of<'a>(workers: impl Iterator<Item = &'a Value>) -> impl Iterator<Item = &'a str> {
+    let models = workers.flat_map(|worker| rows(worker, "models"));
+    models.filter_map(Value::as_str)
 }
 
 /// Usable workers that answer clients: those of prefill do not.
@@ -176,6 +231,52 @@ mod tests {
         assert_eq!(told(&workers), [true, true, false, false]);
         workers.push(of("a", false, "stalled", "any"));
         assert_eq!(told(&workers), [false; 4], "one is to be mended");
+    }
+
+    #[test]
+    fn decode_workers_alone_serve_no_model_unless_they_are_meant_to() {
+        let of = |models: Value, role: &str, state: &str| json!({ "models": models, "role": role, "state": state });
+        let mut cluster = json!({ "decode_alone": "indivisible", "models": [
+            { "name": "chat", "targets": ["a", "gone"] }, { "name": "both", "targets": ["a", "b"] }, { "name": "b", "targets": [] }] });
+        let mut workers = vec![
+            of(json!(["a", "b"]), "decode", "active"),
+            of(json!(["a"]), "prefill", "draining"),
+            of(json!(["b"]), "prefill", "active"),
+        ];
+        let is_active: IsUsable = |worker| worker["state"] == "active";
+        let told =
+            |cluster: &Value, workers: &[Value]| without_prefill(cluster, workers, is_active);
+        assert_eq!(told(&cluster, &workers), ["a", "chat"]);
+        let drained = |workers: &[Value]| {
+            ["a", "chat"].map(|name| is_prefill_drained(name, &cluster, workers, |_| true))
+        };
+        assert_eq!(drained(&workers), [false; 2]);
+        workers[1]["drained"] = true.into();
+        assert_eq!(drained(&workers), [true; 2]);
+        // Removed: nobody would compute its prompts, and nobody is to be activated.
+        let gone = [workers[0].clone(), workers[2].clone()];
+        assert_eq!(told(&cluster, &gone), ["a", "chat"]);
+        assert_eq!(drained(&gone), [false; 2]);
+        // An alias hides a model of its name.
+        cluster["models"] = json!([{ "name": "a", "targets": ["b"] }]);
+        assert!(told(&cluster, &workers).is_empty());
+        cluster["models"] = json!([]);
+        assert_eq!(told(&cluster, &workers), ["a"]);
+        for role in ["any", "prefill"] {
+            let more = [&workers[..], &[of(json!(["a"]), role, "active")]].concat();
+            assert!(told(&cluster, &more).is_empty(), "{role}");
+        }
+        // It came just now, and is asked which models it serves.
+        let more = [&workers[..], &[of(json!([]), "prefill", "active")]].concat();
+        assert!(told(&cluster, &more).is_empty());
+        // No worker of the model answers at all: that is told otherwise.
+        workers[0]["state"] = "draining".into();
+        assert!(told(&cluster, &workers).is_empty());
+        workers[0]["state"] = "active".into();
+        for when in [json!("always"), Value::Null] {
+            cluster["decode_alone"] = when;
+            assert!(told(&cluster, &workers).is_empty());
+        }
     }
 
     #[test]

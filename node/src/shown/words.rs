@@ -35,6 +35,17 @@ pub fn files_in_words(files: &str) -> Cow<'_, str> {
     }
 }
 
+/// A limit of a replica, by the name that its metrics have for it.
+pub fn limit_in_words(limit: &str) -> Cow<'_, str> {
+    match limit {
+        "queue_full" => "requests that a full queue refused".into(),
+        "queue_bytes" => "requests refused for the bytes of bodies that wait".into(),
+        "queue_timeout" => "requests that waited too long".into(),
+        "displaced" => "requests that gave way to others in a full queue".into(),
+        other => Cow::Owned(clean(other).replace('_', " ")),
+    }
+}
+
 /// The verb that belongs to so many: `is` or `are` and the like.
 pub fn verb<'a>(of: usize, one: &'a str, many: &'a str) -> &'a str {
     if of == 1 { one } else { many }

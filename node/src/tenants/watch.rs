@@ -22,6 +22,9 @@ use crate::tls::Files;
 /// For so long a changed file has to stay the same before it is read.
 const STILL: Duration = Duration::from_millis(200);
 
+/// Is told why a changed file was refused, or that the file is good.
+pub type Told = Box<dyn Fn(Option<&ConfigError>) + Send>;
+
 /// A file of keys and the list that follows it.
 pub struct Watch {
     keys: Arc<Keys>,
@@ -31,12 +34,13 @@ pub struct Watch {
     is_due: bool,
     /// It could not be used as it is.
     is_refused: bool,
+    told: Told,
 }
 
 impl Watch {
     /// Reads the file and serves its keys from now on.
     /// Errors: the file cannot be used.
-    pub fn open(keys: Arc<Keys>, path: PathBuf) -> Result<Self, ConfigError> {
+    pub fn open(keys: Arc<Keys>, path: PathBuf, told: Told) -> Result<Self, ConfigError> {
         let seen = Files::seen("keys", vec![path.clone()]);
         keys.set(read_keys(&path)?, Instant::now());
         Ok(Self {
@@ -45,6 +49,7 @@ impl Watch {
             seen,
             is_due: false,
             is_refused: false,
+            told,
         })
     }
 
@@ -95,6 +100,7 @@ impl Watch {
 
     fn adopt(&mut self, read: Result<Vec<KeyConfig>, ConfigError>) {
         self.is_refused = read.is_err();
+        (self.told)(read.as_ref().err());
         let result = match read {
             Ok(configs) => {
                 tracing::info!(keys = configs.len(), "the file of keys was read again");
@@ -114,6 +120,8 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use http::{HeaderMap, HeaderValue};
     use prometheus_client::registry::Registry;
 
@@ -140,7 +148,12 @@ mod tests {
         let keys = Arc::new(Keys::open(
             TenantMetrics::register(&mut Registry::default()),
         ));
-        let mut watch = Watch::open(Arc::clone(&keys), path.clone()).expect("good");
+        let why = Arc::new(Mutex::new(None));
+        let told: Told = {
+            let why = Arc::clone(&why);
+            Box::new(move |error| *why.lock().expect("whole") = error.map(ToString::to_string))
+        };
+        let mut watch = Watch::open(Arc::clone(&keys), path.clone(), told).expect("good");
 
         let hash = secret::hash_of(b"k");
         let cut = format!("{former}[[key]]\nname = \"new\"\nhash = \"{hash}\"\n");
@@ -185,8 +198,15 @@ mod tests {
         let counted = loads();
         watch.look(false, no_descriptor);
         assert_eq!((loads(), keys.metrics.refused.get()), (counted, 1));
+        let said = why
+            .lock()
+            .expect("whole")
+            .take()
+            .expect("why it is refused");
+        assert!(said.contains("too many open files"), "{said}");
         watch.look(false, read_keys);
         assert_eq!(keys.metrics.refused.get(), 0);
+        assert_eq!(*why.lock().expect("whole"), None);
         watch.look(false, |_| panic!("nothing is new"));
     }
 }

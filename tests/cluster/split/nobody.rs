@@ -3,6 +3,7 @@
 use grapevine_testbed::fake_worker::{FakeWorker, Fault, Role, StopMode};
 use grapevine_tests::chat::distinct;
 use grapevine_tests::cluster::Plan;
+use grapevine_tests::process;
 use grapevine_tests::wait::{LIMIT, eventually, so};
 use serde_json::{Value, json};
 
@@ -76,6 +77,31 @@ async fn without_a_registered_prefill_worker_requests_are_refused_and_say_why() 
     let answer = scene.ask(&chat()).await.response.text();
     assert!(answer.contains("transfer.decode_alone"), "{answer}");
     assert_eq!(seen(&scene.decode()), 0);
+}
+
+/// Before the first of them: nobody has to look at what clients got.
+#[tokio::test(flavor = "multi_thread")]
+async fn that_nobody_computes_prompts_is_told_without_any_request() {
+    for (alone, is_wrong) in [("indivisible", true), ("always", false)] {
+        let plan = Plan::default().set("transfer.decode_alone", &format!("\"{alone}\""));
+        let scene = scene(plan, 1, &halves(1, 1)).await;
+        let admin = format!("http://{}", scene.cluster.replicas[0].admin().0);
+        let told = "no usable prefill worker for 1 model (long prompts may get 503): ";
+        let says = async |what: &str, is_told: bool| {
+            eventually(LIMIT, what, async || {
+                let shown = process::run(&["status", "--admin", &admin]).await;
+                let code = if is_told { 4 } else { 0 };
+                let is_so = shown.code == Some(code) && shown.text.contains(told) == is_told;
+                so(is_so, || format!("{:?}: {}", shown.code, shown.text))
+            })
+            .await;
+        };
+        says("all is well", false).await;
+        let url = scene.prefill()[0].url();
+        let drained = process::run(&["workers", "drain", &url, "--admin", &admin]).await;
+        assert_eq!(drained.code, Some(0), "{}", drained.text);
+        says(alone, is_wrong).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

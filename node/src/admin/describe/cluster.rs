@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use arc_swap::ArcSwapOption;
 use grapevine_gossip::PeerLink;
 use grapevine_gossip::identity::Term;
 use grapevine_gossip::twin::Twin;
@@ -50,7 +51,9 @@ pub(in crate::admin) struct ClusterView {
     /// Replica ids under which two processes run.
     twins: Vec<TwinView>,
     /// The latest reading of its configuration, where that was refused and the former one stays.
-    refused_config: Option<RefusedConfigView>,
+    refused_config: Option<RefusedView>,
+    /// The same of the file of clients' keys.
+    refused_keys: Option<RefusedView>,
     /// Settings that its file says otherwise than what runs, until a restart.
     needs_restart: Vec<String>,
     /// Its changed files that it cannot use, so that the former ones stay: `keys`, or as the metric of TLS names them.
@@ -61,6 +64,8 @@ pub(in crate::admin) struct ClusterView {
     lost_tasks: Vec<&'static str>,
     /// Null: its data port speaks plain HTTP.
     data_certificate: Option<DataCertificateView>,
+    /// When a decode worker computes a whole request: `transfer.decode_alone`.
+    decode_alone: &'static str,
     /// The `[[model]]` sections of this replica: what may be asked for, whether a worker serves it or not.
     models: Vec<ModelView>,
 }
@@ -108,7 +113,7 @@ impl From<Minute> for MinuteView {
 }
 
 #[derive(Debug, Serialize)]
-struct RefusedConfigView {
+struct RefusedView {
     /// Seconds since then.
     for_s: u64,
     /// The mistakes, one a line.
@@ -188,7 +193,7 @@ impl From<Term> for DataCertificateView {
     }
 }
 
-impl From<&RefusedReading> for RefusedConfigView {
+impl From<&RefusedReading> for RefusedView {
     fn from(refused: &RefusedReading) -> Self {
         Self {
             for_s: refused.at.elapsed().as_secs(),
@@ -260,6 +265,10 @@ impl Admin {
             .count();
         let compared = self.cluster.samples().agreement();
         let missing: Vec<_> = self.readiness.missing().map(Lack::as_str).collect();
+        let told = |reading: &ArcSwapOption<RefusedReading>| {
+            let refused = reading.load();
+            refused.as_deref().map(RefusedView::from)
+        };
         ClusterView {
             replica: self.replica.clone(),
             ready: missing.is_empty(),
@@ -281,12 +290,8 @@ impl Admin {
             lost_sources: self.board.lost(),
             twins: self.agent.twins().into_iter().map(TwinView::from).collect(),
             needs_restart: self.readings.waiting.load().to_vec(),
-            refused_config: self
-                .readings
-                .refused
-                .load()
-                .as_deref()
-                .map(RefusedConfigView::from),
+            refused_config: told(&self.readings.refused),
+            refused_keys: told(&self.readings.refused_keys),
             refused_files: self.refused_files(),
             quarantined: self.quarantine.count(),
             lost_tasks: self.lost_tasks.names(),
@@ -295,6 +300,7 @@ impl Admin {
                 .tls
                 .term("listener")
                 .map(DataCertificateView::from),
+            decode_alone: self.transfer.now().decode_alone.as_str(),
             models: self.configured.now().models.clone(),
         }
     }

@@ -11,13 +11,14 @@ use http::{HeaderMap, Method};
 use maud::Markup;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use url::form_urlencoded;
 
 use super::forms::field;
 use crate::admin::query::Query;
 use crate::admin::{Admin, Answer};
 use crate::api::Endpoint;
 use crate::api::error::ApiError;
-use crate::page::html::explain::{self, Choice, Leg, Verdict};
+use crate::page::html::explain::{self, Choice, Chosen, Leg, Verdict};
 use crate::proxy::caller::Caller;
 use crate::proxy::routing_query::{RoutingInput, RoutingQuery};
 
@@ -30,26 +31,43 @@ impl Admin {
     /// What every replica would do with the form's prompt.
     pub(super) async fn asked(self: &Arc<Self>, head: &Head, form: &Bytes) -> Answer {
         let model = field(form, "model").filter(|model| !model.is_empty());
+        let tenant = field(form, "tenant").filter(|tenant| !tenant.is_empty());
         let prompt = field(form, "prompt").unwrap_or_default();
-        let answer: Markup = match self.decisions(model.as_deref(), &prompt).await {
+        let chosen = Chosen {
+            model: model.as_deref(),
+            tenant: tenant.as_deref(),
+        };
+        let answer: Markup = match self.decisions(chosen, &prompt).await {
             Ok(legs) => explain::answer(&legs),
             Err(error) => explain::failed(&error.message),
         };
-        self.ask_page(head, model.as_deref(), &answer)
+        self.ask_page(head, chosen, &answer)
     }
 
-    async fn decisions(&self, model: Option<&str>, prompt: &str) -> Result<Vec<Leg>, ApiError> {
+    async fn decisions(&self, chosen: Chosen<'_>, prompt: &str) -> Result<Vec<Leg>, ApiError> {
+        let Chosen { model, tenant } = chosen;
         let mut body = json!({ "messages": [{ "role": "user", "content": prompt }] });
         if let Some(model) = model {
             body["model"] = model.into();
         }
         let body = Bytes::from(body.to_string());
-        let mut own = self.explained(&Query(""), &HeaderMap::new(), &body)?;
-        let questions = self.questions(&body)?;
+        let query = tenant.map_or(String::new(), |tenant| {
+            let mut query = form_urlencoded::Serializer::new(String::new());
+            query.append_pair("tenant", tenant).finish()
+        });
+        let mut own = self.explained(&Query(&query), &HeaderMap::new(), &body)?;
+        let questions = self.questions(tenant, &body)?;
         let mut legs = Vec::new();
         let mut prefill = own["prefill"].take();
         if let (Some(halves), true) = (questions.halves, prefill.is_object()) {
-            for name in ["model", "prompt_tokens", "key", "digest"] {
+            for name in [
+                "model",
+                "tenant",
+                "tenant_is",
+                "prompt_tokens",
+                "key",
+                "digest",
+            ] {
                 prefill[name] = own[name].clone();
             }
             let (first, second) = halves;
@@ -68,7 +86,7 @@ impl Admin {
     }
 
     /// What is asked of the others about the request in a body.
-    fn questions(&self, body: &Bytes) -> Result<Questions, ApiError> {
+    fn questions(&self, tenant: Option<&str>, body: &Bytes) -> Result<Questions, ApiError> {
         let endpoint = Endpoint::of(&Method::POST, PATH, &[])?;
         let routing = RoutingQuery::of(
             &self.cluster,
@@ -78,7 +96,7 @@ impl Admin {
                 headers: &HeaderMap::new(),
                 body,
                 upload: None,
-                caller: Caller::Anybody,
+                caller: tenant.map_or(Caller::Anybody, Caller::Tenant),
             },
         )?;
         let question = |pool| self.cluster.question(pool, &routing.key);

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::admin::Admin;
 use crate::page::facts::{Facts, Limits, TenantUse};
+use crate::page::model::{ASKERS_SHOWN, Listed};
 use crate::page::sampler::reached;
 use crate::shown::models::askable;
 use crate::upstream::Worker;
@@ -27,6 +28,7 @@ impl Admin {
             rings: value(&self.describe_rings()),
             sources: sources.iter().map(value).collect(),
             has_keys: self.keys.are_configured(),
+            has_tenants: self.has_tenants(),
             tenants: self.tenants(),
             limits: self.limits(),
         }
@@ -47,6 +49,14 @@ impl Admin {
     /// What may be asked for: models that workers serve, and aliases for them.
     pub(super) fn askable(&self) -> Vec<String> {
         askable(&value(&self.describe_rings()), &self.cluster_facts())
+    }
+
+    /// In whose name may be asked where a prompt would go; none: prompts are nobody's.
+    pub(super) fn askers(&self) -> Option<Listed<String>> {
+        let tenants = self.keys.tenants();
+        let names = tenants.iter().map(|(tenant, _)| tenant.name().to_string());
+        self.has_tenants()
+            .then(|| Listed::first(names.collect(), ASKERS_SHOWN))
     }
 
     fn tenants(&self) -> Vec<TenantUse> {

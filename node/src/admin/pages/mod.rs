@@ -37,6 +37,7 @@ use super::query::decoded;
 use super::token::has_token;
 use super::{Admin, gate};
 use crate::api::ApiError;
+use crate::page::html::explain::Chosen;
 use crate::page::html::login::{self, Notice};
 use crate::page::html::{SCRIPT, STYLE, Shell, encoded, explain};
 use crate::page::model::{Listed, MODELS_SHOWN};
@@ -182,7 +183,9 @@ impl Admin {
                 let what = What::of(&Query(head.uri.query().unwrap_or_default()))?;
                 self.live(head, what)
             }
-            (&Method::GET, Path::Explain) => whole(Ok(self.ask_page(head, None, &html! {}))),
+            (&Method::GET, Path::Explain) => {
+                whole(Ok(self.ask_page(head, Chosen::default(), &html! {})))
+            }
             (&Method::POST, Path::Explain) => {
                 let form = self.form(head, body, QUESTION).await?;
                 whole(Ok(self.asked(head, &form).await))
@@ -233,7 +236,7 @@ impl Admin {
     }
 
     /// The form to ask where a prompt would go, with an answer below it.
-    fn ask_page(&self, head: &Head, model: Option<&str>, answer: &Markup) -> Answer {
+    fn ask_page(&self, head: &Head, chosen: Chosen<'_>, answer: &Markup) -> Answer {
         let models = self.askable();
         let shell = Shell {
             replica: &self.replica,
@@ -241,9 +244,9 @@ impl Admin {
             live: None,
             has_session: self.has_session(head),
         };
-        let models = Listed::first(models, MODELS_SHOWN);
+        let (models, tenants) = (Listed::first(models, MODELS_SHOWN), self.askers());
         let content = html! {
-            section #asked { h1 { "Where would a prompt go?" } (explain::form(&models, model)) (answer) }
+            section #asked { h1 { "Where would a prompt go?" } (explain::form(&models, tenants.as_ref(), chosen)) (answer) }
         };
         page(StatusCode::OK, shell.page(&content))
     }

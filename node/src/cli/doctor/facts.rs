@@ -38,14 +38,16 @@ pub(super) mod series {
     pub(in super::super) const KEYS_REFUSED: &str = "grapevine_keys_file_refused";
     pub(in super::super) const LINES_DROPPED: &str = "grapevine_log_lines_dropped_total";
     pub(in super::super) const LIMITS_REACHED: &str = "grapevine_limits_reached_total";
+    pub(in super::super) const ADMISSIONS: &str = "grapevine_admissions_total";
     /// All of these.
-    pub(in super::super) const ALL: [&str; 6] = [
+    pub(in super::super) const ALL: [&str; 7] = [
         TLS_BEGINS,
         TLS_EXPIRES,
         TLS_REFUSED,
         KEYS_REFUSED,
         LINES_DROPPED,
         LIMITS_REACHED,
+        ADMISSIONS,
     ];
 }
 

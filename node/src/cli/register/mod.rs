@@ -45,7 +45,7 @@ use crate::tls::read_secret;
 Examples:
   Beside a worker (a sidecar):
     grapevine register --worker http://10.0.0.7:8000 \\
-      --to http://10.0.0.1:30001,http://10.0.0.2:30001
+      --to http://10.0.0.1:30001 http://10.0.0.2:30001
   Around its command:
     grapevine register --worker http://10.0.0.7:8000 --to http://10.0.0.1:30001 \\
       -- vllm serve my-model --port 8000
@@ -58,10 +58,11 @@ pub struct RegisterArgs {
     /// Address at which the replicas reach the worker, as http://host:port.
     #[arg(long, value_name = "URL")]
     worker: String,
-    /// Admin addresses of replicas; several, so that one may be down. Any of them will do.
+    /// Admin addresses of replicas, parted by blanks or commas; several, so that one may be down. Any of them will do.
     #[arg(
         long,
         value_name = "URL",
+        num_args = 1..,
         value_delimiter = ',',
         value_parser = admin_url,
         required_unless_present = "show_credential",

@@ -31,6 +31,32 @@ fn registration(to: &str) -> Registration {
     }
 }
 
+/// As `--seed` and `--worker-urls` take them.
+#[test]
+fn addresses_of_replicas_are_parted_by_blanks_or_commas() {
+    let (a, b, c) = ("http://a:1", "http://b:1", "http://c:1");
+    for to in [
+        &["--to", a, b, c][..],
+        &["--to", "http://a:1,http://b:1,http://c:1"],
+        &["--to", "http://a:1,http://b:1", c],
+        &["--to", a, b, "--to", c],
+    ] {
+        let before = ["grapevine", "register", "--worker", "http://w:1"];
+        let words = [
+            &before[..],
+            to,
+            &["--drain", "1", "--", "vllm", "--to", "x"],
+        ]
+        .concat();
+        let Ok(Command::Register(args)) = Cli::try_parse_from(words).map(|cli| cli.command) else {
+            panic!("{to:?} is refused");
+        };
+        let found: Vec<&str> = args.to.iter().map(Url::as_str).collect();
+        assert_eq!(found, ["http://a:1/", "http://b:1/", "http://c:1/"]);
+        assert_eq!(args.command, ["vllm", "--to", "x"]);
+    }
+}
+
 /// Of the shortest lease that the settings allow.
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_takes_its_time_delays_no_renewal() {

@@ -32,7 +32,7 @@ use self::asker::Asker;
 use self::picture::Picture;
 use self::terminal::Terminal;
 use self::view::View;
-use super::client::{AdminArgs, AdminClient};
+use super::client::{ANSWER_WITHIN, AdminArgs, AdminClient};
 use super::failure::Failure;
 use super::show::{print_line, wants_colours};
 
@@ -126,8 +126,8 @@ fn text_of(app: &mut App, picture: Picture, width: u16) -> String {
 }
 
 /// A picture that is so much older than it should be is shown as old, whatever keeps the next one back: an answer may
-/// take 4 s, and so may that of another replica.
-const LATE: Duration = Duration::from_secs(8);
+/// take 5 s, and so may that of another replica.
+const LATE: Duration = ANSWER_WITHIN.saturating_mul(2);
 
 /// Draws at every answer and second, and when all keys that wait are done: a held one repeats faster than many rows are
 /// drawn.

@@ -7,7 +7,7 @@ use super::tables::scrolling;
 use super::{replica_path, sign, worker_path};
 use crate::page::model::workers::short;
 use crate::page::model::{Listed, Standing};
-use crate::shown::{field, rows};
+use crate::shown::{field, rows, tenants};
 
 /// Workers of a decision that are shown, in its order.
 const ORDER_SHOWN: usize = 20;
@@ -47,8 +47,22 @@ pub struct Leg {
     pub verdicts: Vec<Verdict>,
 }
 
-/// The form; `model`: chosen before.
-pub fn form(models: &Listed<String>, model: Option<&str>) -> Markup {
+/// What was chosen in the form before.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Chosen<'a> {
+    /// The model.
+    pub model: Option<&'a str>,
+    /// The tenant.
+    pub tenant: Option<&'a str>,
+}
+
+/// The form; `tenants`: those that have keys, where prompts are those of tenants.
+pub fn form(
+    models: &Listed<String>,
+    tenants: Option<&Listed<String>>,
+    chosen: Chosen<'_>,
+) -> Markup {
+    let Chosen { model, tenant } = chosen;
     html! {
         form.ask method="post" action="/page/explain" {
             label for="model" { "Model" }
@@ -58,6 +72,19 @@ pub fn form(models: &Listed<String>, model: Option<&str>) -> Markup {
                 select #model name="model" {
                     @for name in &models.rows {
                         option value=(name) selected[Some(name.as_str()) == model] { (name) }
+                    }
+                }
+            }
+            @if let Some(tenants) = tenants {
+                label for="tenant" { "Tenant" }
+                @if tenants.more > 0 || tenants.rows.is_empty() {
+                    input #tenant name="tenant" value=[tenant] maxlength="1024" autocomplete="off";
+                } @else {
+                    select #tenant name="tenant" {
+                        option value="" selected[tenant.is_none()] { "none" }
+                        @for name in &tenants.rows {
+                            option value=(name) selected[Some(name.as_str()) == tenant] { (name) }
+                        }
                     }
                 }
             }
@@ -76,7 +103,10 @@ pub fn failed(message: &str) -> Markup {
 
 /// The answer.
 pub fn answer(legs: &[Leg]) -> Markup {
+    let whose = legs.first();
+    let whose = whose.and_then(|leg| tenants::note(&leg.own, "choose one in the form"));
     html! {
+        @if let Some(whose) = whose { p role="alert" { (sign(Standing::Doubtful)) (whose) } }
         @for leg in legs { (one(leg)) }
     }
 }
@@ -106,7 +136,8 @@ fn one(leg: &Leg) -> Markup {
         }
         (verdicts(leg))
         h3 { "What this replica compared" }
-        p.soft { "Model " (field(own, "model")) ", policy " (field(own, "policy")) ", "
+        p.soft { "Model " (field(own, "model"))
+            @if own["tenant"].is_string() { ", tenant " (field(own, "tenant")) } ", policy " (field(own, "policy")) ", "
             (field(own, "prompt_tokens")) " tokens of prompt by estimate, key " code { (field(own, "key")) } ", ring "
             code { (field(own, "digest")) } "." }
         @if own["panic"] == true {

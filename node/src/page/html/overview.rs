@@ -7,6 +7,7 @@ use super::{Part, and_more, chart, clock, explain, sign};
 use crate::page::facts::{Limits, TenantUse};
 use crate::page::model::rings::RingRow;
 use crate::page::model::{Agreement, Listed, Overview, SourceRow, Standing, reason_in_words};
+use crate::shown::words::limit_in_words;
 
 /// The parts of the first page, in their order.
 pub fn parts_of(overview: &Overview) -> Vec<Part> {
@@ -39,7 +40,7 @@ pub fn parts_of(overview: &Overview) -> Vec<Part> {
             "ask",
             &html! {
                 h2 { "Where would a prompt go?" }
-                (explain::form(&of.models, None))
+                (explain::form(&of.models, of.askers.as_ref(), explain::Chosen::default()))
             },
         ),
     ]
@@ -160,7 +161,7 @@ fn limits(of: &Limits) -> Markup {
         } @else {
             p.soft { "Limits that were reached since it started:" }
             dl.counts { @for (name, times) in &of.reached {
-                div { dt { (name.replace('_', " ")) } dd { (times) " times" } }
+                div { dt { (limit_in_words(name)) } dd { (times) " times" } }
             } }
         }
     }

@@ -36,6 +36,8 @@ pub const RINGS_SHOWN: usize = 12;
 pub const TENANTS_SHOWN: usize = 50;
 /// Sources of workers in the table.
 pub const SOURCES_SHOWN: usize = 20;
+/// Tenants that can be chosen in the form; where there are more, one is typed.
+pub const ASKERS_SHOWN: usize = 200;
 /// Models that can be chosen in the form.
 pub const MODELS_SHOWN: usize = 200;
 
@@ -100,6 +102,8 @@ pub struct Overview {
     pub limits: Limits,
     /// Models that can be asked for.
     pub models: Listed<String>,
+    /// Tenants in whose name may be asked where a prompt would go; none: prompts are nobody's.
+    pub askers: Option<Listed<String>>,
 }
 
 /// How often peers would have chosen the same worker.
@@ -216,6 +220,10 @@ impl Overview {
             tenants: Listed::first(tenants, TENANTS_SHOWN),
             limits: facts.limits.clone(),
             models: Listed::first(models, MODELS_SHOWN),
+            askers: facts.has_tenants.then(|| {
+                let names = facts.tenants.iter().map(|tenant| tenant.name.clone());
+                Listed::first(names.collect(), ASKERS_SHOWN)
+            }),
         }
     }
 }

@@ -55,7 +55,8 @@ impl Counters {
     }
 }
 
-/// Limits that were reached since the start, and how often; the most frequent first.
+/// Limits that were reached since the start, and how often; the most frequent first. Requests for which queues had no room
+/// are among them.
 pub fn reached(metrics: &AllMetrics) -> Vec<(String, u64)> {
     let mut registry = Registry::default();
     let counters = metrics.refusals.limits_reached.clone();
@@ -69,6 +70,9 @@ pub fn reached(metrics: &AllMetrics) -> Vec<(String, u64)> {
         Some((sample.label("limit")?.to_owned(), count))
     };
     let mut reached: Vec<(String, u64)> = samples(&written).filter_map(of_sample).collect();
+    let without_room = metrics.admission.without_room().into_iter();
+    let without_room = without_room.filter(|(_, count)| *count > 0);
+    reached.extend(without_room.map(|(why, count)| (why.to_owned(), count)));
     reached.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     reached
 }

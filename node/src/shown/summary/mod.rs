@@ -7,7 +7,7 @@ mod whole;
 use serde_json::Value;
 
 use self::whole::of_the_whole;
-use super::models::{paused, unserved as models_without_worker};
+use super::models::{paused, unserved as models_without_worker, without_prefill};
 use super::trouble::{
     ON_TRIAL, PAUSED, REFUSING_KEY, awaits_trial, is_asleep, is_state, is_usable, own_trouble,
     replica_trouble, worker_trouble,
@@ -84,6 +84,14 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
             named(&models)
         ));
     }
+    let halves = without_prefill(cluster, workers, is_usable);
+    if !halves.is_empty() {
+        text.push_str(&format!(
+            "; no usable prefill worker for {} (long prompts may get 503): {}",
+            count(halves.len(), "model"),
+            named(&halves)
+        ));
+    }
     let waiting = paused(cluster, workers, is_usable).into_iter();
     let waiting: Vec<String> = waiting.map(|(name, _)| name).collect();
     if !waiting.is_empty() {
@@ -100,6 +108,7 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
         text,
         is_wrong: is_wrong
             || !models.is_empty()
+            || !halves.is_empty()
             || !waiting.is_empty()
             || unserved.is_some_and(|(_, is_wrong)| is_wrong)
             || !first.is_empty(),

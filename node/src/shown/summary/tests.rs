@@ -172,6 +172,23 @@ fn a_configuration_that_was_refused_is_told_with_the_reason() {
 }
 
 #[test]
+fn keys_that_were_refused_are_told_with_their_place() {
+    let cluster = json!({
+        "digest": "d", "settings": "s", "replica": "r1", "replicas": [replica("r1", true, true, "d")],
+        "refused_files": ["keys", "gossip"],
+        "refused_keys": { "for_s": 5, "why": "keys.toml:7:1: [[key]]: `hash` is missing\nkeys.toml:9:1: more" },
+    });
+    let found = summary(&cluster, &[worker("w1", "active", "good", 9)]);
+    assert_eq!(
+        found.text,
+        "r1 refused its changed keys of clients 5 s ago, and the former ones stay: keys.toml:7:1: [[key]]: `hash` is \
+         missing; r1 cannot use the changed certificates between replicas, and the former ones stay: its log says why; \
+         1 replica; 1 worker usable"
+    );
+    assert!(found.is_wrong);
+}
+
+#[test]
 fn settings_that_wait_for_a_restart_are_told_and_are_no_fault() {
     let cluster = json!({
         "digest": "d", "settings": "s", "replica": "r1", "replicas": [replica("r1", true, true, "d")],
@@ -422,6 +439,39 @@ fn models_that_no_usable_worker_serves_are_named() {
     // Where no worker is usable at all, that is said, and no model needs to be named.
     let found = summary(&cluster, &[of("w2", "stalled", "b")]);
     assert!(!found.text.contains("model"), "{}", found.text);
+}
+
+/// They answer, and the prompts that they would answer are computed nowhere.
+#[test]
+fn decode_workers_that_are_left_alone_are_told_before_requests_fail() {
+    let of = |id: &str, role: &str, state: &str| {
+        let mut worker = worker(id, state, "good", 9);
+        (worker["role"], worker["models"]) = (role.into(), json!(["m"]));
+        worker
+    };
+    let mut cluster = json!({
+        "digest": "d", "settings": "s", "replicas": [replica("r1", true, true, "d")], "decode_alone": "indivisible",
+    });
+    let mut workers = [of("d1", "decode", "active"), of("p1", "prefill", "active")];
+    let well = "1 replica; 2 workers usable";
+    let told = |cluster: &Value, workers: &[Value]| {
+        let found = summary(cluster, workers);
+        (found.text, found.is_wrong)
+    };
+    assert_eq!(told(&cluster, &workers), (well.to_owned(), false));
+    let nobody = "no usable prefill worker for 1 model (long prompts may get 503): m";
+    let one = |workers: &str| format!("1 replica; {workers}; {nobody}");
+    assert_eq!(
+        told(&cluster, &workers[..1]),
+        (one("1 worker usable"), true),
+        "removed"
+    );
+    workers[1]["state"] = "draining".into();
+    let drained = "1 of 2 workers usable: 1 drained: p1";
+    assert_eq!(told(&cluster, &workers), (one(drained), true));
+    cluster["decode_alone"] = "always".into();
+    let well = format!("1 replica; {drained}");
+    assert_eq!(told(&cluster, &workers), (well, false), "as it is meant");
 }
 
 /// Without traffic nothing ends it, and the next request is served.

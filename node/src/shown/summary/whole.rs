@@ -17,6 +17,7 @@ pub(super) fn of_the_whole(cluster: &Value) -> Vec<String> {
         certificates,
         data_certificate,
         refused_config,
+        refused_keys,
         refused_files,
         quarantined,
         lost_tasks,
@@ -146,11 +147,24 @@ fn refused_config(cluster: &Value) -> Option<String> {
     ))
 }
 
+/// The keys of clients that it could not read again: one that was revoked lets its client in still.
+fn refused_keys(cluster: &Value) -> Option<String> {
+    let refused = &cluster["refused_keys"];
+    let ago = seconds(refused["for_s"].as_u64()?);
+    Some(format!(
+        "{} refused its changed keys of clients {ago} ago, and the former ones stay: {}; ",
+        field(cluster, "replica"),
+        first_line(refused["why"].as_str().unwrap_or_default())
+    ))
+}
+
 /// Keys and certificates that the asked replica could not read again: what was revoked in them is good still.
 fn refused_files(cluster: &Value) -> Option<String> {
     let files = rows(cluster, "refused_files")
         .iter()
-        .filter_map(Value::as_str);
+        .filter_map(Value::as_str)
+        // Told with the mistake.
+        .filter(|files| *files != "keys" || cluster["refused_keys"].is_null());
     let files: Vec<_> = files.map(files_in_words).collect();
     (!files.is_empty()).then(|| {
         let replica = field(cluster, "replica");

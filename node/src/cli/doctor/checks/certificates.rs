@@ -12,6 +12,9 @@ use crate::shown::{clean, field, rows};
 /// Days left at which it should be renewed; reminders in the log begin then, too.
 const ADVICE_DAYS: i64 = 30;
 const PROBLEM_DAYS: i64 = 7;
+/// What to do about a file of keys.
+const OF_KEYS: &str = "mend the file, it is read again by itself: grapevine keys check FILE names every mistake with its line. \
+                       Until then keys that were taken out of it, or revoked, are good still";
 const DAY_S: f64 = 86_400.0;
 
 pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
@@ -93,15 +96,19 @@ fn refused(replica: &ReplicaFacts, found: &mut Vec<Finding>) {
     }
     let is_so = replica.metrics.iter().filter(|(_, value)| *value > 0.0);
     for (name, _) in is_so {
+        let mut todo = "its log says why (grapevine serve --config FILE --check, too): mend the file, it is read again by itself; a revoked certificate needs another one";
         let what = if name == series::KEYS_REFUSED {
-            "the changed file of clients' keys: the former keys stay".to_owned()
+            todo = OF_KEYS;
+            let why = replica.cluster["refused_keys"]["why"].as_str();
+            let first = why.and_then(|why| why.lines().next()).map(clean);
+            let first = first.map_or_else(String::new, |first| format!(": {first}"));
+            format!("the changed file of clients' keys: the former keys stay{first}")
         } else if let Some(labels) = name.strip_prefix(series::TLS_REFUSED) {
             let files = files_in_words(in_words(labels));
             format!("the changed {files}: the former ones stay")
         } else {
             continue;
         };
-        let todo = "its log says why (grapevine serve --config FILE --check, too): mend the file, it is read again by itself; a revoked certificate needs another one";
         let what = format!("{id} cannot use {what}");
         found.push(Finding::problem("reload", what).of([id]).todo(todo));
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts, series};
 use crate::cli::doctor::finding::Finding;
-use crate::shown::words::named;
+use crate::shown::words::{count, limit_in_words, named};
 
 /// Connections that fit below which a replica is small for what its limit says.
 pub(super) const CONNECTIONS_FEW: u64 = 4_096;
@@ -17,6 +17,10 @@ const HELD_UP: f64 = 0.05;
 /// A replica refuses requests from 85 % on.
 const MEMORY_FULL: f64 = 0.85;
 const MEMORY_HIGH: f64 = 0.7;
+/// Share of the requests for which there may be no room.
+const REFUSED_SHARE: f64 = 0.01;
+/// Results of `grapevine_admissions_total` that say so; those of a key's own limits are not among them.
+const NO_ROOM: [&str; 4] = ["queue_full", "queue_bytes", "queue_timeout", "displaced"];
 /// Share of the open files that may be in use.
 const FILES_HIGH: f64 = 0.8;
 
@@ -29,6 +33,7 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
         processors(replica, found);
         memory(replica, found);
         counted(replica, found);
+        without_room(replica, found);
     }
 }
 
@@ -163,4 +168,44 @@ fn counted(replica: &ReplicaFacts, found: &mut Vec<Finding>) {
         let todo = "what each of them limits is in docs/configuration.md and grapevine serve --print-config";
         found.push(Finding::info("limits", what).of([id]).todo(todo));
     }
+}
+
+/// Requests that were refused because queues had no room: not a limit that was too low by itself, but workers that are too
+/// few for what is asked of them.
+fn without_room(replica: &ReplicaFacts, found: &mut Vec<Finding>) {
+    let id = &replica.id;
+    let with = |result: &str| -> f64 {
+        let label = format!("result=\"{result}\"");
+        let all = replica.metrics.iter();
+        let of =
+            all.filter(|(name, _)| name.starts_with(series::ADMISSIONS) && name.contains(&label));
+        of.map(|(_, value)| value).sum()
+    };
+    let refused = NO_ROOM.map(|result| (result, with(result)));
+    let told: Vec<String> = refused
+        .iter()
+        .filter(|(_, times)| *times > 0.0)
+        .map(|(result, times)| format!("{} ({times:.0})", limit_in_words(result)))
+        .collect();
+    let (all, let_in): (f64, f64) = (
+        refused.iter().map(|(_, times)| times).sum(),
+        with("admitted"),
+    );
+    if told.is_empty() {
+        return;
+    }
+    // One that was let in and found no room later is among both.
+    let is_much = all / (all + let_in) > REFUSED_SHARE;
+    let what = format!(
+        "{id} had no room for {} since it started, and let in {let_in:.0}: {}",
+        count(all as usize, "request"),
+        named(&told)
+    );
+    let todo = "add workers, or raise what bounds them (max_in_flight of a worker, limits.requests, admission): \
+                docs/admission.md; status has the last minute";
+    let finding = match is_much {
+        true => Finding::advice("limits", what),
+        false => Finding::info("limits", what),
+    };
+    found.push(finding.of([id]).todo(todo));
 }

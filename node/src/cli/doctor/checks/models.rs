@@ -4,7 +4,9 @@ use serde_json::Value;
 
 use crate::cli::doctor::facts::ClusterFacts;
 use crate::cli::doctor::finding::Finding;
-use crate::shown::models::{is_drained, passed_over, paused, unserved};
+use crate::shown::models::{
+    is_drained, is_prefill_drained, passed_over, paused, unserved, without_prefill,
+};
 use crate::shown::seconds;
 use crate::shown::trouble::{PAUSED, is_usable, worker_trouble};
 use crate::shown::words::{count, named};
@@ -33,6 +35,7 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
                     [[model]] in the file";
         found.push(Finding::problem("models", what).of(models).todo(todo));
     }
+    halves(facts, found);
     let waiting = paused(&facts.cluster, &facts.workers, is_usable);
     if !waiting.is_empty() {
         let told: Vec<String> = waiting
@@ -58,5 +61,37 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
         let todo =
             "start a worker that serves it, or look at the spelling of the target in [[model]]";
         found.push(Finding::advice("models", what).of(aliases).todo(todo));
+    }
+}
+
+/// Models whose decode workers have nobody that computes their prompts.
+fn halves(facts: &ClusterFacts, found: &mut Vec<Finding>) {
+    let names = without_prefill(&facts.cluster, &facts.workers, is_usable);
+    let is_well = |worker: &Value| worker_trouble(worker).is_none();
+    let is_drained =
+        |name: &String| is_prefill_drained(name, &facts.cluster, &facts.workers, is_well);
+    let (drained, others): (Vec<String>, Vec<String>) = names.into_iter().partition(is_drained);
+    for (names, why, todo) in [
+        (
+            drained,
+            ", since those that there are were drained",
+            "grapevine workers activate URL of one of them computes prompts again; or start another prefill worker",
+        ),
+        (
+            others,
+            "",
+            "start a prefill worker, or mend the one that there is; transfer.decode_alone = \"always\" lets decode workers \
+             compute any prompt then",
+        ),
+    ] {
+        if names.is_empty() {
+            continue;
+        }
+        let what = format!(
+            "no usable prefill worker for {}{why}, and prompts of more than transfer.short_prompt_tokens get 503, or go to one in trouble: {}",
+            count(names.len(), "model"),
+            named(&names)
+        );
+        found.push(Finding::problem("models", what).of(names).todo(todo));
     }
 }

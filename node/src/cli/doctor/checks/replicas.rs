@@ -97,8 +97,16 @@ fn lives(facts: &ClusterFacts, replicas: &[Value], found: &mut Vec<Finding>) {
             found.push(Finding::info("replica", what).of([id]));
         } else if row["ready"] != true {
             let missing = missing(facts, &id);
-            let what = format!("{id} is not ready{}{missing}", lasts(row));
-            let todo = "the reasons are explained in docs/running.md, below Readiness";
+            let told = match missing.is_empty() {
+                true => String::new(),
+                false => format!(": {}", missing.join(", ")),
+            };
+            let what = format!("{id} is not ready{}{told}", lasts(row));
+            let reasons = "the reasons are explained in docs/running.md, below Readiness";
+            let todo = match missing.contains(&"no_worker") {
+                true => format!("{}; {reasons}", without_worker(&facts.workers)),
+                false => reasons.to_owned(),
+            };
             found.push(Finding::problem("replica", what).of([id]).todo(todo));
         }
     }
@@ -111,13 +119,22 @@ fn since(row: &Value) -> String {
 }
 
 /// Why a replica is not ready, as it says itself.
-fn missing(facts: &ClusterFacts, id: &str) -> String {
+fn missing<'a>(facts: &'a ClusterFacts, id: &str) -> Vec<&'a str> {
     let own = facts.replicas.iter().find(|replica| replica.id == id);
     let missing = own.map_or(&[][..], |own| rows(&own.cluster, "missing"));
-    let missing: Vec<&str> = missing.iter().filter_map(Value::as_str).collect();
-    match missing.is_empty() {
-        true => String::new(),
-        false => format!(": {}", missing.join(", ")),
+    missing.iter().filter_map(Value::as_str).collect()
+}
+
+/// What to do where no worker takes new requests.
+fn without_worker(workers: &[Value]) -> &'static str {
+    let mut answering = workers.iter().filter(|row| row["role"] != "prefill");
+    if answering.clone().any(|row| row["drained"] == true) {
+        "grapevine workers activate URL of a worker that is drained by hand"
+    } else if answering.next().is_some() {
+        "no worker takes new requests: all drain, because their sources say so (a pod that is not ready, a lease that \
+         expired), or are being warmed up; grapevine workers list shows which"
+    } else {
+        "grapevine workers add URL, or [[worker]] in the file, or a source that finds them"
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::check;
+use super::{check, found, well};
 use crate::cli::doctor::facts::ClusterFacts;
 use crate::cli::doctor::finding::Severity::{Advice, Problem};
 
@@ -83,8 +83,20 @@ fn changed_files_that_cannot_be_used_are_named() {
         metric("grapevine_keys_file_refused"),
         Problem,
         "reload",
-        &["r2 cannot use the changed file of clients' keys", "log"],
+        &[
+            "r2 cannot use the changed file of clients' keys: the former keys stay",
+            "grapevine keys check FILE",
+        ],
     );
+    let mut of_keys = well();
+    metric("grapevine_keys_file_refused")(&mut of_keys);
+    let refused =
+        json!({ "for_s": 3, "why": "k.toml:7:1: [[key]]: `hash` is missing\nk.toml:9:1: more" });
+    of_keys.replicas[1].cluster["refused_keys"] = refused;
+    let text = format!("{:?}", found(of_keys));
+    let place = "keys stay: k.toml:7:1: [[key]]: `hash` is missing";
+    assert!(text.contains(place), "{text}");
+    assert!(!text.contains("certificate"), "{text}");
     check(
         |facts: &mut ClusterFacts| {
             let refused =

@@ -101,3 +101,32 @@ fn what_was_counted_is_told() {
         &["body (7 times)"],
     );
 }
+
+#[test]
+fn requests_without_room_are_told_and_those_of_a_keys_own_limits_are_not() {
+    let of = |result: &'static str, times: f64, let_in: f64| {
+        move |facts: &mut ClusterFacts| {
+            let series = |class: &str, result: &str| {
+                format!("grapevine_admissions_total{{class=\"{class}\",result=\"{result}\"}}")
+            };
+            facts.replicas[0].metrics.extend([
+                (series("low", result), times),
+                (series("normal", result), times),
+                (series("normal", "admitted"), let_in),
+            ]);
+        }
+    };
+    let parts = [
+        "r1 had no room for 40 requests since it started, and let in 60",
+        "that a full queue refused (40)",
+        "add workers",
+    ];
+    check(of("queue_full", 20.0, 60.0), Advice, "limits", &parts);
+    let parts = ["that waited too long (2)"];
+    check(of("queue_timeout", 1.0, 998.0), Info, "limits", &parts);
+    for result in ["tenant_requests", "request_rate", "client_left"] {
+        let mut facts = well();
+        of(result, 20.0, 60.0)(&mut facts);
+        assert_eq!(found(facts), [], "{result}");
+    }
+}

@@ -63,3 +63,32 @@ fn models_whose_workers_all_asked_to_be_left_alone_are_named() {
     ];
     check(all, Problem, "models", &parts);
 }
+
+#[test]
+fn models_whose_prompts_nobody_computes_are_named() {
+    let halves = |state: &'static str, drained: bool| {
+        move |facts: &mut ClusterFacts| {
+            facts.cluster["decode_alone"] = "indivisible".into();
+            facts.workers[0]["role"] = "decode".into();
+            facts.workers[1]["role"] = "prefill".into();
+            facts.workers[1]["state"] = state.into();
+            facts.workers[1]["drained"] = drained.into();
+        }
+    };
+    let mut both = well();
+    halves("active", false)(&mut both);
+    let text = format!("{:?}", found(both));
+    assert!(!text.contains("prefill"), "{text}");
+    let drained = [
+        "no usable prefill worker for 1 model, since those that there are were drained",
+        "503, or go to one in trouble: m",
+        "grapevine workers activate URL",
+    ];
+    check(halves("draining", true), Problem, "models", &drained);
+    let gone = |facts: &mut ClusterFacts| {
+        halves("active", false)(facts);
+        facts.workers.truncate(1);
+    };
+    let parts = ["no usable prefill worker for 1 model, and", "decode_alone"];
+    check(gone, Problem, "models", &parts);
+}

@@ -39,6 +39,29 @@ fn replicas_in_trouble_are_named() {
         "replica",
         &["r2 is not ready for 40 s: no_worker_reachable", "Readiness"],
     );
+    for (state, drained, todo) in [
+        ("draining", true, "grapevine workers activate URL"),
+        ("draining", false, "all drain, because their sources say so"),
+    ] {
+        let none_in_use = |facts: &mut ClusterFacts| {
+            facts.cluster["replicas"][1]["ready"] = false.into();
+            facts.replicas[1].cluster["missing"] = json!(["no_worker"]);
+            for worker in &mut facts.workers {
+                (worker["state"], worker["drained"]) = (state.into(), drained.into());
+            }
+        };
+        let parts = ["r2 is not ready for 40 s: no_worker", todo, "Readiness"];
+        let mut facts = well();
+        none_in_use(&mut facts);
+        let text = found(facts)
+            .iter()
+            .map(|finding| format!("{finding:?}\n"))
+            .collect::<String>();
+        let line = text.lines().find(|line| line.contains(parts[0]));
+        let line = line.unwrap_or_else(|| panic!("{text}"));
+        assert!(parts.iter().all(|part| line.contains(part)), "{line}");
+        assert!(!line.contains("workers add"), "{line}");
+    }
     let lost =
         |facts: &mut ClusterFacts| facts.cluster["lost"] = json!([{ "id": "r4", "for_s": 300 }]);
     check(lost, Problem, "replica", &["r4 died 5 min ago"]);
