@@ -334,5 +334,12 @@ async fn tenants_have_their_own_homes() {
     let tenant = ask(&house, &[("x-tenant", &long)], &prompt).await;
     assert_eq!(tenant.head.status, 400);
     assert!(tenant.text().contains("x-tenant"), "{}", tenant.text());
+    // A proxy that adds its word leaves the client's before it.
+    for (second, status) in [("acme", 200), ("other", 400)] {
+        let both = [("x-tenant", "acme"), ("x-tenant", second)];
+        let answer = ask(&house, &both, &prompt).await;
+        assert_eq!(answer.head.status, status, "{}", answer.text());
+        assert_eq!(answer.text().contains("two tenants"), status == 400);
+    }
     house.close().await;
 }

@@ -6,6 +6,7 @@ use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Head, Response};
 use grapevine_tests::keys::KeyFile;
 
+use crate::errors::assert_error;
 use crate::house::{House, quick};
 
 const PAGE: &str = "https://chat.example.com";
@@ -66,6 +67,72 @@ async fn no_page_may_read_anything_by_default() {
     let answer = ask(&house, &[("origin", PAGE)]).await;
     assert_eq!(answer.text(), "{}");
     assert!(said(&answer.head).is_empty(), "{:?}", said(&answer.head));
+    house.close().await;
+}
+
+/// What a form can send goes out without a preflight, and a page need not read an answer to have it computed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_another_site_has_nothing_computed_unasked() {
+    const CROSS: (&str, &str) = ("sec-fetch-site", "cross-site");
+    let (page, other) = (("origin", PAGE), ("origin", "https://evil.example"));
+    let text = ("content-type", "text/plain;charset=UTF-8");
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    let json = ("content-type", "application/json");
+    let nobody = vec![
+        (vec![CROSS, other, text], 403),
+        (vec![CROSS, other, form], 403),
+        (vec![CROSS, ("origin", "null"), text], 403),
+        (vec![CROSS, text], 403),
+        // No browser sends this without having asked.
+        (vec![CROSS, other, json], 200),
+        (vec![("sec-fetch-site", "same-origin"), text], 200),
+        (vec![("sec-fetch-site", "none"), text], 200),
+        (vec![text], 200),
+        (vec![form], 200),
+    ];
+    let listed = vec![
+        (vec![CROSS, page, text], 200),
+        (vec![CROSS, other, text], 403),
+        (vec![CROSS, text], 403),
+    ];
+    let all = vec![(vec![CROSS, other, text], 200)];
+    for (allowed, table) in [
+        ("[]".to_owned(), nobody),
+        (format!("[{PAGE:?}]"), listed),
+        ("[\"*\"]".to_owned(), all),
+    ] {
+        let plan = Plan::default().set("cors.allowed_origins", &allowed);
+        let house = House::of(plan, vec![quick()]).await;
+        let mut good = 0;
+        for (headers, status) in table {
+            let answer = ask(&house, &headers).await;
+            let found = answer.head.status;
+            assert_eq!(found, status, "{allowed} {headers:?}: {}", answer.text());
+            match status {
+                403 => _ = assert_error(&answer, 403, "permission_denied"),
+                _ => good += 1,
+            }
+        }
+        assert_eq!(
+            house.workers[0].log().len(),
+            good,
+            "no worker saw the others"
+        );
+        // Without a body there need be no media type.
+        let path = "/v1/responses/a/cancel";
+        let bare = http1::exchange(house.data(), "POST", path, &[CROSS, other], b"").await;
+        assert_eq!(bare.head.status == 403, allowed != "[\"*\"]");
+        house.close().await;
+    }
+
+    // With keys it is the key that counts: no page has one.
+    let mut file = KeyFile::new();
+    let key = file.add("app", "").await;
+    let house = House::of(file.plan(), vec![quick()]).await;
+    assert_eq!(ask(&house, &[CROSS, other, text]).await.head.status, 401);
+    let bearer = format!("Bearer {key}");
+    let headers = [CROSS, other, text, ("authorization", bearer.as_str())];
+    assert_eq!(ask(&house, &headers).await.head.status, 200);
     house.close().await;
 }
 

@@ -208,6 +208,45 @@ async fn heads_that_are_too_large_are_refused_in_words() {
     house.close().await;
 }
 
+/// As over HTTP/1, where two hosts, or none, are refused as the head is read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_names_one_host() {
+    let house = House::new(1).await;
+    let data = house.data();
+    let socket = TcpStream::connect(data).await.expect("accepted");
+    let (mut requests, connection) = h2::client::handshake(socket).await.expect("HTTP/2");
+    let connection = tokio::spawn(connection);
+    let whole = format!("http://{data}/v1/models");
+    let own = data.to_string();
+    let (own, bare) = (own.as_str(), "/v1/models");
+    for (target, hosts, status) in [
+        (whole.as_str(), &[][..], 200),
+        (&whole, &[own], 200),
+        (bare, &[own], 200),
+        (&whole, &["other"], 400),
+        (&whole, &[own, own], 400),
+        (bare, &[own, "other"], 400),
+        (bare, &["a/b"], 400),
+        (bare, &[], 400),
+    ] {
+        // Of a request that was HTTP/1.1 before, the library sends no authority.
+        let version = match target == bare {
+            true => Version::HTTP_11,
+            false => Version::HTTP_2,
+        };
+        let mut head = Request::get(target).version(version);
+        for host in hosts {
+            head = head.header("host", *host);
+        }
+        let head = head.body(()).expect("a head");
+        let (answer, _) = requests.send_request(head, true).expect("a stream");
+        let answer = answer.await.expect("an answer");
+        assert_eq!(answer.status().as_u16(), status, "{target} {hosts:?}");
+    }
+    connection.abort();
+    house.close().await;
+}
+
 /// A line that the router writes is none of its client's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_may_have_as_many_fields_as_the_limit_says() {

@@ -210,6 +210,25 @@ async fn a_key_may_ask_for_its_models_only() {
         text(absent, "x"),
         "what is hidden looks absent"
     );
+    // Engines compute with an adapter that the body names beside its model.
+    for (key, field, adapter, status) in [
+        (&bound, "lora_path", json!("a"), 403),
+        (&bound, "lora", json!([{ "id": 0, "scale": 1.0 }]), 403),
+        (&bound, "lora_id", json!("1"), 403),
+        (&bound, "lora_path", Value::Null, 200),
+        (&free, "lora_path", json!("a"), 200),
+    ] {
+        let mut body = to(MODEL);
+        body[field] = adapter;
+        let count = house.workers[0].log().len();
+        let answer = ask(&house, key, &[], &body).await;
+        assert_eq!(answer.head.status, status, "{body}: {}", answer.text());
+        if status == 403 {
+            let error = assert_error(&answer, 403, "permission_denied");
+            assert_eq!(error["param"], field);
+            assert_eq!(house.workers[0].log().len(), count, "no worker saw it");
+        }
+    }
     // Without a model in the request, a worker would choose one.
     let bearer = format!("Bearer {bound}");
     let headers = [("authorization", bearer.as_str())];

@@ -185,6 +185,97 @@ async fn a_pause_ends_and_one_worker_that_pauses_harms_nobody() {
     house.close().await;
 }
 
+/// Where clients bring the keys that workers want, as those of a gateway behind this router, a limit is that of one client.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_429_to_a_clients_own_key_is_that_clients_alone() {
+    let event = || Fault {
+        reply: Some(Canned {
+            status: 200,
+            headers: vec![("content-type".to_owned(), "text/event-stream".to_owned())],
+            body: Some("data: {\"error\":{\"message\":\"slow down\",\"code\":429}}\n\n".to_owned()),
+            repeat: 1,
+            gzip: false,
+        }),
+        ..Fault::default()
+    };
+    let house = House::of(no_budget(), vec![quick(); 2]).await;
+    let ask = async |house: &House, header: (&str, &str), body: &Value| {
+        let body = body.to_string();
+        http1::exchange(house.data(), "POST", CHATS, &[header], body.as_bytes()).await
+    };
+    let metrics = async |house: &House| house.cluster.replicas[0].admin().metrics().await;
+    let (plain, stream) = (chat("whose limit", 1), streamed("whose limit", 1));
+    let home = house.home(&plain).await;
+    let mut asked = 0;
+    for (header, body, fault, after) in [
+        (
+            ("authorization", "Bearer one"),
+            &plain,
+            refusal(429, "60"),
+            60,
+        ),
+        (("x-api-key", "one"), &plain, refusal(429, "60"), 60),
+        (
+            ("authorization", "Bearer one"),
+            &stream,
+            refusal(429, "60"),
+            60,
+        ),
+        // It says no time, and every 429 does.
+        (("authorization", "Bearer one"), &stream, event(), 1),
+    ] {
+        let rule = Rule::next(1, fault);
+        house.workers[home].add_rule(rule).expect("room for a rule");
+        let answer = ask(&house, header, body).await;
+        assert_eq!(answer.head.status, 429, "{}", answer.text());
+        assert_eq!(retry_after(&answer), after, "{header:?} {body}");
+        let other = ask(&house, ("authorization", "Bearer two"), body).await;
+        assert_eq!(other.head.status, 200, "{}", other.text());
+        asked += 2;
+        assert_eq!(
+            house.workers[home].stats().requests,
+            asked,
+            "no other worker"
+        );
+    }
+    let seen = metrics(&house).await;
+    assert_eq!(seen.sum("grapevine_workers_paused", ""), 0.0);
+    assert_eq!(
+        seen.sum("grapevine_attempts_total", "result=\"back_pressure\""),
+        0.0
+    );
+    assert_eq!(seen.sum("grapevine_retries_total", ""), 0.0);
+    // A 503 is the worker's own, whoever asks.
+    let rule = Rule::next(1, refusal(503, "60"));
+    house.workers[home].add_rule(rule).expect("room for a rule");
+    let answer = ask(&house, ("authorization", "Bearer one"), &plain).await;
+    assert_eq!(
+        answer.head.status,
+        503,
+        "there is no budget: {}",
+        answer.text()
+    );
+    assert_eq!(
+        metrics(&house).await.sum("grapevine_workers_paused", ""),
+        1.0
+    );
+    house.close().await;
+
+    // Where this replica brings the key, it is this replica that came too often.
+    let plan = Plan::default().set("workers.api_key", "\"workers-key\"");
+    let house = House::of(plan, vec![quick(); 2]).await;
+    let home = house.home(&plain).await;
+    let rule = Rule::next(1, refusal(429, "60"));
+    house.workers[home].add_rule(rule).expect("room for a rule");
+    let answer = ask(&house, ("authorization", "Bearer one"), &plain).await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    assert_eq!(
+        metrics(&house).await.sum("grapevine_workers_paused", ""),
+        1.0
+    );
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_worker_costs_many_requests_at_once_no_budget() {
     let (_bound, dead) = closed_port();

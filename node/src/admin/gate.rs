@@ -27,6 +27,7 @@ use http::{HeaderMap, HeaderName, Method};
 use url::Url;
 
 use crate::config::AllowedHost;
+use crate::http::headers::SEC_FETCH_SITE;
 
 /// Which clients may have sent a request to one port.
 #[derive(Debug, Clone)]
@@ -236,7 +237,6 @@ fn default_port(scheme: &str) -> Option<u16> {
 }
 
 /// W3C Fetch Metadata Request Headers; sent to trustworthy addresses, of which loopback is one.
-const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 

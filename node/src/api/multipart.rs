@@ -57,9 +57,19 @@ enum State {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
-    Model,
+    Model(Charset),
     Stream,
     Other,
+}
+
+/// What the text of a field is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Charset {
+    /// As all fields that say nothing of it (RFC 7578, section 5.1.2).
+    Utf8,
+    /// ASCII, or one that is the same as far as ASCII goes, which clients for Java write by themselves. Beyond that readers
+    /// would differ.
+    Ascii,
 }
 
 impl Scanner {
@@ -184,16 +194,19 @@ impl Scanner {
         let value = value.filter(|value| value.len() <= FIELD_BYTES_MAX);
         let twice = match field {
             Field::Other => false,
-            Field::Model => self.model.replace(at).is_some(),
+            Field::Model(_) => self.model.replace(at).is_some(),
             Field::Stream => {
                 let is_on = value.is_some_and(is_true_word);
                 self.stream.replace(is_on).is_some()
             }
         };
         match field {
-            Field::Model if twice => Err(ApiError::invalid("model", "model is there twice")),
+            Field::Model(_) if twice => Err(ApiError::invalid("model", "model is there twice")),
             Field::Stream if twice => Err(ApiError::invalid("stream", "stream is there twice")),
-            Field::Model if value.is_none() => Err(ApiError::invalid("model", "model is no name")),
+            Field::Model(charset) => match value {
+                Some(value) if charset == Charset::Utf8 || value.is_ascii() => Ok(()),
+                _ => Err(ApiError::invalid("model", "model is no name")),
+            },
             _ => Ok(()),
         }
     }
@@ -233,8 +246,7 @@ fn boundary_of(headers: &HeaderMap) -> Option<&[u8]> {
 /// What a part is, by its head; none when two readers could differ.
 fn field_of(head: &[u8]) -> Option<Field> {
     let head = std::str::from_utf8(head).ok()?;
-    let mut disposition = None;
-    let mut is_plain = true;
+    let (mut disposition, mut coding, mut kind) = (None, None, None);
     for line in head.split("\r\n") {
         let (name, value) = line.split_once(':')?;
         let is_name =
@@ -243,16 +255,19 @@ fn field_of(head: &[u8]) -> Option<Field> {
         if !is_name || value.contains(|c: char| c.is_control() && c != '\t') {
             return None;
         }
-        if name.eq_ignore_ascii_case("content-disposition") {
-            if disposition.replace(value).is_some() {
-                return None;
-            }
-        } else if name.eq_ignore_ascii_case("content-transfer-encoding") {
-            is_plain = matches!(value.trim_matches(BLANKS), "7bit" | "8bit" | "binary");
+        let slot = match name.to_ascii_lowercase().as_str() {
+            "content-disposition" => &mut disposition,
+            "content-transfer-encoding" => &mut coding,
+            "content-type" => &mut kind,
+            _ => continue,
+        };
+        // Which of two counts differs between readers.
+        if slot.replace(value.trim_matches(BLANKS)).is_some() {
+            return None;
         }
     }
-    let (kind, rest) = disposition?.split_once(';')?;
-    if !kind.trim_matches(BLANKS).eq_ignore_ascii_case("form-data") {
+    let (form, rest) = disposition?.split_once(';')?;
+    if !form.trim_matches(BLANKS).eq_ignore_ascii_case("form-data") {
         return None;
     }
     let (mut field, mut is_file) = (None, false);
@@ -267,14 +282,41 @@ fn field_of(head: &[u8]) -> Option<Field> {
             return None;
         }
     }
+    let is_plain = matches!(coding, None | Some("7bit" | "8bit" | "binary"));
     let field = match field? {
-        "model" => Field::Model,
-        "stream" => Field::Stream,
+        "model" => Field::Model(charset_of(kind)?),
+        "stream" => {
+            charset_of(kind)?;
+            Field::Stream
+        }
         // Escaped in one way or another, which not all readers undo.
         name if name.contains(['\\', '%', '=']) => return None,
         _ => return Some(Field::Other),
     };
     (is_plain && !is_file).then_some(field)
+}
+
+/// How the text of a field is written, by its `Content-Type`; none where two readers could differ.
+fn charset_of(kind: Option<&str>) -> Option<Charset> {
+    let Some((_, rest)) = kind.and_then(|kind| kind.split_once(';')) else {
+        return Some(Charset::Utf8);
+    };
+    let mut charset = None;
+    for (name, value) in parameters(rest)? {
+        if name.eq_ignore_ascii_case("charset") {
+            let known = match value.to_ascii_lowercase().as_str() {
+                "utf-8" | "utf8" => Charset::Utf8,
+                "us-ascii" | "ascii" | "iso-8859-1" => Charset::Ascii,
+                _ => return None,
+            };
+            if charset.replace(known).is_some() {
+                return None;
+            }
+        } else if name.contains('*') {
+            return None;
+        }
+    }
+    Some(charset.unwrap_or(Charset::Utf8))
 }
 
 /// `; name=value; name="value"`, without the first semicolon. None for what is not of this form, or has an escaped

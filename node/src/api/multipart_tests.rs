@@ -23,6 +23,13 @@ fn named(name: &str, content: &str) -> String {
     )
 }
 
+/// An upload of one field that says how it is written.
+fn typed(name: &str, kind: &str, content: &str) -> String {
+    let disposition = format!("Content-Disposition: form-data; name=\"{name}\"");
+    let head = format!("Content-Type: {kind}\r\n{disposition}");
+    upload(&[part(&head, content)])
+}
+
 fn upload(parts: &[String]) -> String {
     format!("{}--AaB03x--\r\n", parts.concat())
 }
@@ -68,6 +75,29 @@ fn the_model_is_found_wherever_it_stands() {
                 "a",
             )],
             Some("a"),
+        ),
+        // As clients for Java write it by themselves.
+        (
+            vec![part(
+                "Content-Disposition: form-data; name=\"model\"\r\nContent-Type: text/plain; charset=ISO-8859-1\r\nContent-Transfer-Encoding: 8bit",
+                "a",
+            )],
+            Some("a"),
+        ),
+        (
+            vec![part(
+                "Content-Disposition: form-data; name=\"model\"\r\nContent-Type: text/plain; charset=\"UTF-8\"",
+                "\u{e9}",
+            )],
+            Some("\u{e9}"),
+        ),
+        // Nothing is read of a file.
+        (
+            vec![part(
+                "Content-Disposition: form-data; name=\"file\"; filename=\"a\"\r\nContent-Type: text/plain; charset=utf-16",
+                "x",
+            )],
+            None,
         ),
         (
             vec![
@@ -216,6 +246,44 @@ fn what_could_be_read_in_two_ways_is_refused() {
                 "Content-Disposition: form-data; name=\"model\"\r\nContent-Transfer-Encoding: base64",
                 "YQ==",
             )]),
+        ),
+        (
+            "two codings",
+            upload(&[part(
+                "Content-Transfer-Encoding: base64\r\nContent-Disposition: form-data; name=\"model\"\r\nContent-Transfer-Encoding: 8bit",
+                "YQ==",
+            )]),
+        ),
+        (
+            "two media types",
+            upload(&[part(
+                "Content-Type: audio/wav\r\nContent-Type: text/plain\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"",
+                "a",
+            )]),
+        ),
+        (
+            "another charset",
+            typed("model", "text/plain; charset=utf-7", "+AG0-"),
+        ),
+        (
+            "a wide charset",
+            typed("model", "text/plain;Charset=\"UTF-16\"", "m\0"),
+        ),
+        (
+            "two charsets",
+            typed("model", "text/plain; charset=utf-8; charset=utf-7", "m"),
+        ),
+        (
+            "an extended charset",
+            typed("model", "text/plain; charset*=''utf-7", "m"),
+        ),
+        (
+            "a charset of a stream",
+            typed("stream", "text/plain; charset=utf-7", "true"),
+        ),
+        (
+            "a name that Latin 1 reads in another way",
+            typed("model", "text/plain; charset=ISO-8859-1", "mod\u{e9}le"),
         ),
         (
             "a long model",

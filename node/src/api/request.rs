@@ -81,6 +81,9 @@ pub struct BodyView<'a> {
     pub steers: Steers,
     /// `cache_salt`: vLLM gives requests with different ones different cache blocks.
     pub cache_salt: Option<Text<'a>>,
+    /// A field by which an engine computes with an adapter that `model` does not name, if one is there and not `null`:
+    /// SGLang's `lora_path` and `lora_id`, llama.cpp's `lora`.
+    pub adapter: Option<&'static str>,
 }
 
 /// Reads a view; `messages`, nearly all of most bodies, in the same pass, unless their form has turned out unknown.
@@ -115,6 +118,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
         let mut view = BodyView::default();
+        let mut met = Met::default();
         let mut has_messages = None;
         // Of each name, in the order in which they are preferred.
         let mut texts = [const { None }; 4];
@@ -124,14 +128,14 @@ impl<'de> Visitor<'de> for Reader<'_> {
                 "model" => {
                     self.field.set(Some("model"));
                     let raw: &'de RawValue = map.next_value()?;
-                    once(&mut view.model_json, Some(raw), "model")?;
+                    met.once(&mut view.model_json, Some(raw), "model")?;
                     view.model = optional_text(raw.get())
                         .map_err(|error| de::Error::custom(why_no_model(&error)))?
                         .filter(|model| !model.0.is_empty());
                     self.field.set(None);
                 }
                 "messages" => {
-                    once(&mut has_messages, Some(()), "messages")?;
+                    met.once(&mut has_messages, Some(()), "messages")?;
                     if self.messages {
                         let messages: Option<Messages<'de>> = map.next_value()?;
                         view.messages = messages.map(|messages| messages.0);
@@ -139,26 +143,26 @@ impl<'de> Visitor<'de> for Reader<'_> {
                         map.next_value::<IgnoredAny>()?;
                     }
                 }
-                "prompt" => once(&mut view.prompt, map.next_value()?, "prompt")?,
-                "input" => once(&mut view.input, map.next_value()?, "input")?,
-                "state" => once(&mut view.state, map.next_value()?, "state")?,
-                "text" => once(&mut texts[0], map.next_value()?, "text")?,
-                "texts" => once(&mut texts[1], map.next_value()?, "texts")?,
-                "input_ids" => once(&mut texts[2], map.next_value()?, "input_ids")?,
-                "token_ids" => once(&mut texts[3], map.next_value()?, "token_ids")?,
-                "query" => once(&mut queries[0], map.next_value()?, "query")?,
-                "queries" => once(&mut queries[1], map.next_value()?, "queries")?,
-                "text_1" => once(&mut queries[2], map.next_value()?, "text_1")?,
-                "data_1" => once(&mut queries[3], map.next_value()?, "data_1")?,
-                "tools" => once(&mut view.tools, map.next_value()?, "tools")?,
-                "system" => once(&mut view.system, map.next_value()?, "system")?,
+                "prompt" => met.once(&mut view.prompt, map.next_value()?, "prompt")?,
+                "input" => met.once(&mut view.input, map.next_value()?, "input")?,
+                "state" => met.once(&mut view.state, map.next_value()?, "state")?,
+                "text" => met.once(&mut texts[0], map.next_value()?, "text")?,
+                "texts" => met.once(&mut texts[1], map.next_value()?, "texts")?,
+                "input_ids" => met.once(&mut texts[2], map.next_value()?, "input_ids")?,
+                "token_ids" => met.once(&mut texts[3], map.next_value()?, "token_ids")?,
+                "query" => met.once(&mut queries[0], map.next_value()?, "query")?,
+                "queries" => met.once(&mut queries[1], map.next_value()?, "queries")?,
+                "text_1" => met.once(&mut queries[2], map.next_value()?, "text_1")?,
+                "data_1" => met.once(&mut queries[3], map.next_value()?, "data_1")?,
+                "tools" => met.once(&mut view.tools, map.next_value()?, "tools")?,
+                "system" => met.once(&mut view.system, map.next_value()?, "system")?,
                 "stream" => view.stream = is_true(map.next_value::<&RawValue>()?.get()),
                 "request_id" => {
                     let id = text_or_none(&mut map)?;
                     if id.as_ref().is_some_and(|id| names_peers(&id.0)) {
                         view.steers = Steers::Places;
                     }
-                    once(&mut view.request_id, Some(id), "request_id")?;
+                    met.once(&mut view.request_id, Some(id), "request_id")?;
                 }
                 // Those of `steering_names`, spelled out: they are found with the others.
                 "kv_transfer_params"
@@ -177,13 +181,16 @@ impl<'de> Visitor<'de> for Reader<'_> {
                 "background" => view.background = is_true(map.next_value::<&RawValue>()?.get()),
                 "instructions" => {
                     let instructions = text_or_none(&mut map)?;
-                    once(&mut view.instructions, instructions, "instructions")?;
+                    met.once(&mut view.instructions, instructions, "instructions")?;
                 }
                 "previous_response_id" => view.previous_response = text_or_none(&mut map)?,
                 "user" => view.user = text_or_none(&mut map)?,
                 "session_id" => view.session_id = text_or_none(&mut map)?,
                 "cache_salt" => view.cache_salt = text_or_none(&mut map)?,
                 "user_id" => view.user_id = text_or_none(&mut map)?,
+                "lora_path" => view.adapter = named_or(view.adapter, "lora_path", &mut map)?,
+                "lora_id" => view.adapter = named_or(view.adapter, "lora_id", &mut map)?,
+                "lora" => view.adapter = named_or(view.adapter, "lora", &mut map)?,
                 "session_params" => {
                     #[derive(serde::Deserialize)]
                     struct SessionParams<'a> {
@@ -205,18 +212,30 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 }
 
-/// A repeated field is refused: which of the two counts differs between JSON readers, and a router that
-/// reads another model than the worker does would send the request to the wrong pool.
-fn once<T, E: de::Error>(
-    slot: &mut Option<T>,
-    value: Option<T>,
-    name: &'static str,
-) -> Result<(), E> {
-    if slot.is_some() {
-        return Err(E::duplicate_field(name));
+/// Fields that were met in a body and must not come again. One may have come as `null`, which leaves its place empty.
+#[derive(Default)]
+struct Met {
+    nulls: Vec<&'static str>,
+}
+
+impl Met {
+    /// A repeated field is refused: which of the two counts differs between JSON readers, and a router that
+    /// reads another model than the worker does would send the request to the wrong pool.
+    fn once<T, E: de::Error>(
+        &mut self,
+        slot: &mut Option<T>,
+        value: Option<T>,
+        name: &'static str,
+    ) -> Result<(), E> {
+        if slot.is_some() || self.nulls.contains(&name) {
+            return Err(E::duplicate_field(name));
+        }
+        if value.is_none() {
+            self.nulls.push(name);
+        }
+        *slot = value;
+        Ok(())
     }
-    *slot = value;
-    Ok(())
 }
 
 /// A string or null, of JSON that is known to be valid: without a backslash a string stands as it is between its quotes.
@@ -242,6 +261,16 @@ fn why_no_model(error: &serde_json::Error) -> &'static str {
 fn text_or_none<'de, M: MapAccess<'de>>(map: &mut M) -> Result<Option<Text<'de>>, M::Error> {
     let raw: &'de RawValue = map.next_value()?;
     Ok(serde_json::from_str(raw.get()).ok())
+}
+
+/// The name of a field whose value is not `null`, else what was there before.
+fn named_or<'de, M: MapAccess<'de>>(
+    before: Option<&'static str>,
+    name: &'static str,
+    map: &mut M,
+) -> Result<Option<&'static str>, M::Error> {
+    let raw: &'de RawValue = map.next_value()?;
+    Ok(before.or((raw.get() != "null").then_some(name)))
 }
 
 impl<'a> BodyView<'a> {

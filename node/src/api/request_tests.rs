@@ -365,14 +365,18 @@ fn a_field_that_a_prompt_is_read_from_is_there_once() {
         "queries",
         "text_1",
         "data_1",
+        "state",
         "tools",
         "system",
         "instructions",
     ] {
-        let body = format!(r#"{{"model":"m","{name}":"a","x":1,"{name}":"b"}}"#);
-        let error = BodyView::parse(Endpoint::Generate, body.as_bytes()).expect_err(name);
-        let says = format!("duplicate field `{name}`");
-        assert!(error.message.contains(&says), "{}", error.message);
+        // To some readers the last one counts, and to some the first.
+        for (first, second) in [("\"a\"", "\"b\""), ("null", "\"b\""), ("null", "null")] {
+            let body = format!(r#"{{"model":"m","{name}":{first},"x":1,"{name}":{second}}}"#);
+            let error = BodyView::parse(Endpoint::Generate, body.as_bytes()).expect_err(&body);
+            let says = format!("duplicate field `{name}`");
+            assert!(error.message.contains(&says), "{body}: {}", error.message);
+        }
     }
     // Two names are no repetition, and the order does not matter.
     for body in [
@@ -382,6 +386,28 @@ fn a_field_that_a_prompt_is_read_from_is_there_once() {
         let view = BodyView::parse(Endpoint::Generate, body.as_bytes()).expect("as it is");
         let is = |prompt: &Option<Prompt<'_>>, text: &str| matches!(prompt, Some(Prompt::Text(found)) if found.0 == text);
         assert!(is(&view.text, "a") && is(&view.query, "q"), "{body}");
+    }
+}
+
+#[test]
+fn an_adapter_beside_the_model_is_named_by_its_field() {
+    for (fields, expected) in [
+        (r#""x":1"#, None),
+        (r#""lora_path":null,"lora":null"#, None),
+        (r#""lora_path":"a""#, Some("lora_path")),
+        (r#""lora_path":"a","lora_path":null"#, Some("lora_path")),
+        (r#""lora_p\u0061th":["a",null]"#, Some("lora_path")),
+        (r#""lora_id":"1""#, Some("lora_id")),
+        (r#""lora":[{"id":0,"scale":1.0}]"#, Some("lora")),
+        (r#""x":{"lora_path":"a"}"#, None),
+    ] {
+        for body in [
+            format!(r#"{{"model":"m",{fields},"text":"t"}}"#),
+            format!(r#"{{{fields},"messages":7,"model":"m"}}"#),
+        ] {
+            let view = BodyView::parse(Endpoint::Generate, body.as_bytes()).expect(&body);
+            assert_eq!(view.adapter, expected, "{body}");
+        }
     }
 }
 

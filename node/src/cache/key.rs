@@ -5,13 +5,11 @@ use ring::digest::{Context, SHA256};
 
 use super::canonical::{self, Digest, finished};
 use super::rules::{self, Bypass};
-use crate::tenants::{KEY_HEADERS, X_API_KEY};
+use crate::http::credentials;
+use crate::tenants::KEY_HEADERS;
 
 /// Fields of a body that name the client, not what is asked: vLLM answers the same whatever they hold.
 const LEFT_OUT: [&str; 4] = ["model", "user", "metadata", "safety_identifier"];
-
-/// By these a worker, or what stands before it, may know the client: what it must have let pass are these very values.
-const CREDENTIALS: [HeaderName; 3] = [header::AUTHORIZATION, X_API_KEY, header::COOKIE];
 
 /// A request, as far as its answer depends on it.
 #[derive(Debug, Clone, Copy)]
@@ -57,15 +55,15 @@ impl CacheKey {
         }
         let header = |name: HeaderName| asked.headers.get(name).map(|value| value.as_bytes());
         let mut context = Context::new(&SHA256);
-        for name in CREDENTIALS {
-            let goes_on = !asked.key_is_checked || !KEY_HEADERS.contains(&name);
-            let values = asked.headers.get_all(&name).iter();
+        for name in who_asks(asked) {
+            digest_part(&mut context, Some(name.as_str().as_bytes()));
             // As many as there are, and an end of them.
-            for value in values.filter(|_| goes_on) {
+            for value in asked.headers.get_all(name) {
                 digest_part(&mut context, Some(value.as_bytes()));
             }
             digest_part(&mut context, None);
         }
+        digest_part(&mut context, None);
         for part in [
             Some(asked.path.as_bytes()),
             asked.query.map(str::as_bytes),
@@ -80,6 +78,18 @@ impl CacheKey {
         }
         Ok(Self(finished(context)))
     }
+}
+
+/// By these headers a worker, or what stands before it, may know the client: what it must have let pass are these very
+/// values. In one order, whichever the client chose.
+fn who_asks<'a>(asked: &Asked<'a>) -> Vec<&'a HeaderName> {
+    let goes_on = |name: &HeaderName| !asked.key_is_checked || !KEY_HEADERS.contains(name);
+    let names = asked.headers.keys();
+    let mut names: Vec<&HeaderName> = names
+        .filter(|name| credentials::name_client(name) && goes_on(name))
+        .collect();
+    names.sort_unstable_by_key(|name| name.as_str());
+    names
 }
 
 /// With its length, so that no part reads as a piece of its neighbour.
@@ -121,15 +131,28 @@ mod tests {
     #[test]
     fn everything_that_may_change_an_answer_changes_its_key() {
         let none = HeaderMap::new();
-        let clients: Vec<HeaderMap> = CREDENTIALS
-            .into_iter()
-            .flat_map(|name| {
-                let [one, two] = [(name.clone(), "1"), (name, "2")];
-                // A second value may be the one that counts.
-                [vec![one.clone()], vec![two.clone()], vec![one, two]]
-            })
-            .map(|pairs| headers(&pairs))
-            .collect();
+        let clients: Vec<HeaderMap> = [
+            "authorization",
+            "proxy-authorization",
+            "x-api-key",
+            "api-key",
+            "x-goog-api-key",
+            "x-auth-token",
+            "cookie",
+            "x-forwarded-user",
+            "x-forwarded-email",
+            "x-auth-request-user",
+            "remote-user",
+        ]
+        .into_iter()
+        .flat_map(|name| {
+            let name = HeaderName::from_static(name);
+            let [one, two] = [(name.clone(), "1"), (name, "2")];
+            // A second value may be the one that counts.
+            [vec![one.clone()], vec![two.clone()], vec![one, two]]
+        })
+        .map(|pairs| headers(&pairs))
+        .collect();
         let origin = headers(&[(header::ORIGIN, "https://x")]);
         let text = headers(&[(header::CONTENT_TYPE, "text/plain")]);
         let base = asked(&none);
@@ -196,12 +219,26 @@ mod tests {
         };
         let authorized = headers(&[
             (header::AUTHORIZATION, "Bearer 1"),
-            (X_API_KEY, "1"),
+            (crate::tenants::X_API_KEY, "1"),
             (header::ACCEPT, "*/*"),
         ]);
         assert_eq!(key(base), key(checked(&authorized)));
         let session = headers(&[(header::COOKIE, "session=1")]);
         assert_ne!(key(base), key(checked(&session)), "workers get it");
+        let of_request = headers(&[
+            (header::USER_AGENT, "OpenAI/Python"),
+            (HeaderName::from_static("x-stainless-retry-count"), "1"),
+            (HeaderName::from_static("idempotency-key"), "1"),
+            (HeaderName::from_static("x-request-id"), "1"),
+            (HeaderName::from_static("traceparent"), "1"),
+        ]);
+        assert_eq!(key(base), key(asked(&of_request)));
+        let (user, role) = ("x-forwarded-user", "x-forwarded-role");
+        let one = |names: [&'static str; 2]| {
+            headers(&names.map(|name| (HeaderName::from_static(name), "1")))
+        };
+        let [here, there] = [one([user, role]), one([role, user])];
+        assert_eq!(key(asked(&here)), key(asked(&there)), "in any order");
     }
 
     #[test]

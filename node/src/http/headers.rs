@@ -43,6 +43,9 @@ pub const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 /// How urgent a request is in the engine, an integer, lower first. vLLM takes its value for the body's `priority`.
 pub const ENGINE_PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
 
+/// From a browser, which no page can write: whether the page that asks is of this origin, this site or another one.
+pub const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// `X-Forwarded-For`, `-Host`, `-Proto`, `-Port`, `-Prefix`, ...
 const FORWARDED_PREFIX: &str = "x-forwarded-";

@@ -6,11 +6,13 @@
 pub mod client_body;
 pub mod client_io;
 pub mod counts;
+pub mod credentials;
 pub mod forwarded;
 pub mod handshake;
 pub mod head_size;
 pub mod headers;
 pub mod hops;
+pub mod host;
 pub mod progress;
 pub mod request_id;
 pub mod sse;

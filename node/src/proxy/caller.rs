@@ -85,6 +85,43 @@ impl<'a> Caller<'a> {
             )),
         }
     }
+
+    /// May it have its answer computed with an adapter that `model` does not name? `field`: where the body names one.
+    pub(super) fn may_add_adapter(self, field: Option<&'static str>) -> Result<(), ApiError> {
+        match (self, field) {
+            (Self::Keyed(key), Some(field)) if key.is_limited() => Err(ApiError {
+                param: Some(field),
+                ..ApiError::new(
+                    ErrorKind::PermissionDenied,
+                    format!(
+                        "this key is for some models only, so a request may not name an adapter in `{field}`; leave it out, or ask for the adapter as `model`"
+                    ),
+                )
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a request that names two tenants: a proxy that adds its own word leaves the client's before it, and who
+    /// reads on may take either. `header`: as in [`Self::tenant`].
+    pub(super) fn names_one_tenant(
+        self,
+        header: Option<&str>,
+        headers: &HeaderMap,
+    ) -> Result<(), ApiError> {
+        let (Self::Anybody, Some(name)) = (self, header) else {
+            return Ok(());
+        };
+        let mut named = headers.get_all(name).iter();
+        let first = named.next();
+        if named.all(|other| Some(other) == first) {
+            return Ok(());
+        }
+        let message = format!(
+            "{name} names two tenants; what stands before this router has to replace that header and not to add to it"
+        );
+        Err(ApiError::new(ErrorKind::InvalidRequest, message))
+    }
 }
 
 #[cfg(test)]
@@ -143,6 +180,51 @@ mod tests {
             assert_eq!(found, reached, "{lines}");
         }
         assert!(Caller::Anybody.reaches("z", &models));
+    }
+
+    #[test]
+    fn an_adapter_beside_the_model_is_for_keys_of_all_models() {
+        let (limited, free) = (key("models = [\"m\"]"), key(""));
+        let refused = |caller: Caller<'_>, field| {
+            let error = caller.may_add_adapter(field).err()?;
+            assert!(error.message.contains("`lora_path`"), "{}", error.message);
+            Some((error.kind.status().as_u16(), error.param))
+        };
+        let named = Some("lora_path");
+        let expected = Some((403, named));
+        assert_eq!(refused(Caller::Keyed(&limited), named), expected);
+        assert_eq!(refused(Caller::Keyed(&limited), None), None);
+        for caller in [Caller::Keyed(&free), Caller::Anybody, Caller::Tenant("t")] {
+            assert_eq!(refused(caller, named), None, "{caller:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_names_one_tenant_or_is_refused() {
+        let key = key("");
+        for (values, is_one) in [
+            (&[][..], true),
+            (&["a"], true),
+            (&["a", "a"], true),
+            (&["a", "b"], false),
+            (&["a", "a", "b"], false),
+            (&["", "b"], false),
+        ] {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append("x-tenant", value.parse().expect("a value"));
+            }
+            let checked = |caller: Caller<'_>, header| caller.names_one_tenant(header, &headers);
+            let anybody = checked(Caller::Anybody, Some("x-tenant"));
+            assert_eq!(anybody.is_ok(), is_one, "{values:?}");
+            if let Err(error) = anybody {
+                assert_eq!(error.kind.status(), 400);
+                assert!(error.message.contains("x-tenant"), "{}", error.message);
+            }
+            // Nobody reads it there.
+            assert!(checked(Caller::Anybody, None).is_ok());
+            assert!(checked(Caller::Keyed(&key), Some("x-tenant")).is_ok());
+        }
     }
 
     #[test]

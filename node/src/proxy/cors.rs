@@ -7,6 +7,9 @@
 //! `Authorization` nor anything that comes with credentials. Answers of the guard, given to bytes that are no
 //! request, know of no origin.
 //!
+//! A page that may read nothing can ask all the same: what forms can send, a browser sends without a preflight. Where no
+//! key is asked for, such a request of another site is refused ([`check_unasked`]).
+//!
 //! Not a library's layer: the one that is well kept answers every `OPTIONS` itself and leaves a worker's word to pages
 //! that are not allowed.
 
@@ -17,6 +20,15 @@ use super::response::ResponseBody;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::config::{CorsConfig, WebOrigin, Wild};
+use crate::http::headers::SEC_FETCH_SITE;
+use crate::media_type::is_of_type;
+
+/// Media types that a page may send to another origin without a preflight (Fetch standard, 2.2.2).
+const WITHOUT_PREFLIGHT: [&str; 3] = [
+    "text/plain",
+    "application/x-www-form-urlencoded",
+    "multipart/form-data",
+];
 
 /// Which pages may read what; made once.
 #[derive(Debug)]
@@ -107,6 +119,40 @@ impl Cors {
     pub(super) fn allows(&self, origin: &HeaderValue) -> bool {
         let listed = |origins: &Vec<HeaderValue>| origins.contains(origin);
         self.origins.as_ref().is_none_or(listed)
+    }
+}
+
+/// Refuses a request that a page of another site had a browser send without asking first: the page could not read the
+/// answer, but workers would compute it. Only browsers say from where they ask, so no other client is looked at.
+///
+/// # Errors
+/// 403 for a page that `cors` does not allow.
+pub(super) fn check_unasked(
+    cors: Option<&Cors>,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Result<(), ApiError> {
+    let is_cross_site = || {
+        let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
+        sites.any(|site| site == "cross-site")
+    };
+    let is_unasked = || {
+        let mut kinds = WITHOUT_PREFLIGHT.iter();
+        !headers.contains_key(header::CONTENT_TYPE) || kinds.any(|kind| is_of_type(headers, kind))
+    };
+    if *method != Method::POST || !is_cross_site() || !is_unasked() {
+        return Ok(());
+    }
+    let is_allowed = |cors: &Cors| match headers.get(header::ORIGIN) {
+        Some(origin) => cors.allows(origin),
+        None => cors.origins.is_none(),
+    };
+    match cors.is_some_and(is_allowed) {
+        true => Ok(()),
+        false => Err(ApiError::new(
+            ErrorKind::PermissionDenied,
+            "a page of another site may not send this; its origin has to be in cors.allowed_origins",
+        )),
     }
 }
 

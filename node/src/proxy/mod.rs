@@ -86,7 +86,7 @@ use crate::config::{Coding, LimitConfig, RetryConfig, TimeoutConfig, TransferCon
 use crate::http::client_body::ClientBody;
 use crate::http::client_io::Gone;
 use crate::http::head_size::TooLarge;
-use crate::http::{headers, hops, request_id};
+use crate::http::{headers, hops, host, request_id};
 use crate::live::Live;
 use crate::log_limit::LogLimit;
 use crate::memory::Memory;
@@ -309,6 +309,8 @@ impl Proxy {
         let codings = &*self.request_codings.now();
         let endpoint = self
             .check_size(too_large)
+            .and_then(|()| check_host(&head))
+            .and_then(|()| self.check_page(cors, &head))
             .and_then(|()| hops::check(&head.headers))
             .and_then(|()| headers::check_head(&head.headers, codings))
             .and_then(|()| Endpoint::of(&head.method, head.uri.path(), &self.open_paths.now()));
@@ -404,6 +406,14 @@ impl Proxy {
         Patient::new(answer, awaited, (since, every), metrics, form).answer()
     }
 
+    /// Where there are keys, a page of another site has none.
+    fn check_page(&self, cors: Option<&Cors>, head: &Parts) -> Result<(), ApiError> {
+        match self.keys.are_configured() {
+            true => Ok(()),
+            false => cors::check_unasked(cors, &head.method, &head.headers),
+        }
+    }
+
     /// Everything else goes to a worker, inside the limit for whole requests, and before this replica ends.
     async fn forward(
         self: &Arc<Self>,
@@ -481,6 +491,7 @@ impl Proxy {
     async fn win(&self, accepted: Accepted, record: &mut Record) -> Result<Shown, Refusal> {
         self.check_memory()?;
         self.check_length(&accepted)?;
+        accepted.names_one_tenant(self.dispatch.cluster.settings().tenant_header.as_deref())?;
         let opening = self.opening(&accepted)?;
         let admission = &self.dispatch.admission;
         admission.serve(self.dispatch.cluster.fleet().served());
@@ -584,4 +595,13 @@ impl Proxy {
         let digest = self.dispatch.cluster.fleet().digest().to_string();
         out.insert(headers::DIGEST, headers::value_of(&digest));
     }
+}
+
+/// Heads of HTTP/1 were held to it as they were read.
+fn check_host(head: &Parts) -> Result<(), ApiError> {
+    if head.version < http::Version::HTTP_2 {
+        return Ok(());
+    }
+    let checked = host::check_http2(&head.uri, &head.headers);
+    checked.map_err(|why| ApiError::new(ErrorKind::InvalidRequest, why))
 }

@@ -86,7 +86,7 @@ impl RoutingQuery {
     /// Reads a request.
     /// Errors: 400 for a body that cannot be read, a salt that is too long, an id that no response has, a data-parallel
     /// rank that no worker has, or no model where there are several; 404 for a model that no worker serves or that the
-    /// caller may not ask for; 403 for a request that names none from a caller who may ask for some only; 503 for a
+    /// caller may not ask for; 403 for a request that names none, or an adapter beside it, from a caller who may ask for some only; 503 for a
     /// cluster without workers.
     pub fn of(cluster: &Cluster, input: &RoutingInput<'_>) -> Result<Self, ApiError> {
         let RoutingInput {
@@ -109,6 +109,7 @@ impl RoutingQuery {
             caller,
         };
         let pool = choice.pool(model, |name| key_of(name).home())?;
+        caller.may_add_adapter(view.adapter)?;
         view.check_messages()?;
         let response = response_of(input, view)?;
         // The worker that holds a response may be one that cannot be used just now.

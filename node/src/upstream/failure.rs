@@ -19,6 +19,8 @@
 //! | the same: that of a vLLM whose engine is dead | yes | none | `engine_dead` |
 //! | the same: any other | yes | a token | `status`, `error_event` |
 //!
+//! A 429 to a client's own key is none of these: it is an answer, since it speaks of that client alone (`judge`).
+//!
 //! Answers to requests for which no engine computes ([`InFlight`](super::InFlight)) do not count against the worker.
 //!
 //! A stream that is refused for what its request asks ([`is_about_request`]) is no failed attempt: the client gets that

@@ -22,9 +22,9 @@ use super::failure::{
 };
 use super::outgoing::Outgoing;
 use super::worker::Worker;
-use crate::api::error::status_of_type;
-use crate::http::handshake;
+use crate::api::error::{retry_after, status_of_type};
 use crate::http::sse::{self, FirstEvent};
+use crate::http::{credentials, handshake};
 use crate::media_type::{EVENT_STREAM, JSON, is_of_type};
 
 /// Longest plain answer, in bytes, that is read to its end before the head goes out. Longer ones are relayed.
@@ -80,10 +80,15 @@ pub(super) async fn judge(
     if is_retryable(parts.status) {
         let bytes = read_error_body(&mut connection, &mut body).await;
         rest(worker, connection, &body);
+        if is_clients_limit(parts.status, worker, outgoing) {
+            // What is passed on may be shorter than what the worker promised.
+            parts.headers.remove(header::CONTENT_LENGTH);
+            return Ok(Answer::Whole(with_time(parts), bytes));
+        }
         return Err(Failure::Status(Box::new(parts), bytes));
     }
     if outgoing.stream && parts.status == StatusCode::OK && is_event_stream(&parts.headers) {
-        return hold_stream(worker, connection, parts, body, held_bytes).await;
+        return hold_stream(worker, connection, parts, body, outgoing, held_bytes).await;
     }
     let events = is_event_stream(&parts.headers);
     let until_close = body.is_until_close();
@@ -132,6 +137,23 @@ fn asks_with_clients_key(worker: &Worker, outgoing: &Outgoing) -> bool {
     !outgoing.keeps_key && own.is_none()
 }
 
+/// Whether a refusal speaks of the client that asks, and not of the worker: its own key went there, and has reached a limit.
+/// Another worker would be asked at that client's cost, and other clients have nothing to do with it.
+fn is_clients_limit(status: StatusCode, worker: &Worker, outgoing: &Outgoing) -> bool {
+    status == StatusCode::TOO_MANY_REQUESTS
+        && asks_with_clients_key(worker, outgoing)
+        && outgoing.headers.keys().any(credentials::proves)
+}
+
+/// The head of a refusal that passes, which says when the client may come again, as each does.
+fn with_time(mut parts: Parts) -> Parts {
+    if let Some(after) = retry_after(parts.status) {
+        let said = parts.headers.entry(header::RETRY_AFTER);
+        said.or_insert_with(|| after.as_secs().into());
+    }
+    parts
+}
+
 /// What was read of a plain answer's body before its head goes out.
 #[derive(Debug)]
 enum Held {
@@ -166,8 +188,10 @@ async fn hold_stream(
     mut connection: Connection,
     parts: Parts,
     mut body: AnswerBody,
+    outgoing: &Outgoing,
     held_bytes_max: usize,
 ) -> Result<Answer, Failure> {
+    let refused = |json: &[u8]| refused(json, |status| is_clients_limit(status, worker, outgoing));
     let mut held = BytesMut::new();
     let until_close = body.is_until_close();
     let judged = loop {
@@ -237,11 +261,11 @@ fn has_event(held: &[u8]) -> bool {
 }
 
 /// What an error in place of a stream's first event is: a failed attempt, whatever the status of its head says, unless it
-/// is about the request.
-fn refused(json: &[u8]) -> Result<Answer, Failure> {
+/// is about the request, or about its client, whose limit it says.
+fn refused(json: &[u8], is_clients_limit: impl Fn(StatusCode) -> bool) -> Result<Answer, Failure> {
     let (status, json) = (error_status(json), Bytes::copy_from_slice(json));
-    match is_about_request(status, &json) {
-        true => Ok(Answer::Whole(head_of_refused(status), json)),
+    match is_about_request(status, &json) || is_clients_limit(status) {
+        true => Ok(Answer::Whole(with_time(head_of_refused(status)), json)),
         false => Err(Failure::Refused(status, json)),
     }
 }

@@ -2,6 +2,7 @@
 
 use super::line::{field, is_control, is_token, next_line};
 use super::{Fault, HeadLimits};
+use crate::http::host;
 use crate::http::syntax::decimal;
 
 const WRONG_REQUEST_LINE: &str = "the request line is malformed";
@@ -218,11 +219,8 @@ impl Head {
             self.is_chunked = true;
         } else if name.eq_ignore_ascii_case(b"host") {
             self.hosts += 1;
-            // What stands behind this replica may read another host in such a value (RFC 9112, section 3.2).
-            if !value.iter().all(|byte| is_of_host(*byte)) {
-                return Err(Fault::Malformed(
-                    "a Host is a name or an address, and a port",
-                ));
+            if !host::is_host(value) {
+                return Err(Fault::Malformed(host::NO_HOST));
             }
         }
         Ok(())
@@ -230,7 +228,7 @@ impl Head {
 
     fn body(&self) -> Result<BodyLength, Fault> {
         if self.hosts > 1 || (self.hosts == 0 && !self.is_http10) {
-            return Err(Fault::Malformed("a request needs exactly one Host header"));
+            return Err(Fault::Malformed(host::NOT_ONE));
         }
         match (self.length, self.is_chunked) {
             (Some(_), true) => Err(Fault::Malformed(
@@ -241,11 +239,6 @@ impl Head {
             (Some(length), false) => Ok(BodyLength::Fixed(length)),
         }
     }
-}
-
-/// Whether a host or its port may have it (RFC 3986, section 3.2.2).
-fn is_of_host(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(&byte)
 }
 
 /// RFC 9112, section 3: method, one space, target, one space, version.

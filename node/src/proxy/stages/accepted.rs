@@ -10,6 +10,7 @@ use crate::admission::{Admission, Ask};
 use crate::api::endpoint::Form;
 use crate::api::{ApiError, Endpoint};
 use crate::http::client_body::ClientBody;
+use crate::proxy::caller::Caller;
 use crate::proxy::record::Record;
 use crate::tenants::ApiKey;
 
@@ -71,6 +72,17 @@ impl Accepted {
     /// Its head, if it is a WebSocket handshake.
     pub(in crate::proxy) fn session_head(&self) -> Option<&Parts> {
         (self.endpoint == Endpoint::Realtime).then_some(&*self.head)
+    }
+
+    /// Refuses a request whose tenant could be read in two ways, before it waits as one of them. `header`: where a tenant
+    /// without a key is named.
+    ///
+    /// # Errors
+    /// 400.
+    pub(in crate::proxy) fn names_one_tenant(&self, header: Option<&str>) -> Result<(), ApiError> {
+        let caller = self.key.as_ref();
+        let caller = caller.map_or(Caller::Anybody, |key| Caller::Keyed(key));
+        caller.names_one_tenant(header, &self.head.headers)
     }
 
     /// Takes a place to be read, among the requests of this replica; waits for one if it must.
