@@ -193,7 +193,9 @@ async fn whoever_asks_something_else_asks_a_worker() {
         (CHATS, &[("x-api-key", "good")], &same, "miss"),
         (CHATS, &[("x-api-key", "bad")], &same, "miss"),
         (CHATS, &[("x-api-key", "good")], &same, "hit"),
-        (CHATS, &[("x-forwarded-user", "a")], &same, "miss"),
+        (CHATS, &[("x-auth-request-user", "a")], &same, "miss"),
+        // Of a client that is no trusted proxy no worker gets it.
+        (CHATS, &[("x-forwarded-user", "a")], &same, "hit"),
         (CHATS, &[("api-key", "1")], &same, "miss"),
         (CHATS, &[("api-key", "2")], &same, "miss"),
         (
