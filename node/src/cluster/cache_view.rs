@@ -306,11 +306,27 @@ impl CacheView {
                         .learn(worker, evidence.epoch, &evidence.links, now);
                 }
                 EvidenceEvent::Retraction { retraction, .. } => {
-                    let (worker, epoch) = (retraction.worker.as_str(), retraction.epoch);
-                    let (index, links) = (&mut state.prefix_index, &retraction.links);
-                    match retraction.lack {
-                        Lack::NotComputed => index.take_back(worker, epoch, links),
-                        Lack::Forgotten => index.unlearn(worker, epoch, links),
+                    let Retraction {
+                        worker,
+                        epoch,
+                        links,
+                        lack,
+                    } = retraction;
+                    let index = &mut state.prefix_index;
+                    let kept = match lack {
+                        Lack::NotComputed => index.take_back(worker.as_str(), epoch, &links),
+                        Lack::Forgotten => {
+                            index.unlearn(worker.as_str(), epoch, &links);
+                            continue;
+                        }
+                    };
+                    drop(state);
+                    for links in kept {
+                        self.agent.send_evidence(Evidence {
+                            worker: worker.clone(),
+                            epoch,
+                            links,
+                        });
                     }
                 }
                 EvidenceEvent::Heat { from, report } => {

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
 use super::{
+    entry::IndexEntry,
     renewals::Renewals,
     table::{ROOT, Table},
 };
@@ -405,15 +406,15 @@ impl PrefixIndex {
     }
 
     /// Another replica reports that a request ended before the worker computed it: these marks, which were new with it, are
-    /// not there, unless an own request went there with them, too. Nothing is said of others. Not of an epoch that is not
-    /// the worker's; epoch 0, not known when they went there, is believed.
-    pub fn take_back(&mut self, worker: &str, epoch: u64, marks: &[u64]) {
+    /// not there, unless an own request went there with them, too. Answers records of those: within a second of the other
+    /// one's, nobody was told of it, and only this replica would know them. Nothing is said of others. Not of an epoch that
+    /// is not the worker's; epoch 0, not known when they went there, is believed.
+    pub fn take_back(&mut self, worker: &str, epoch: u64, marks: &[u64]) -> Vec<Vec<u64>> {
         let Some(slot) = self.slot_in(worker, epoch) else {
-            return;
+            return Vec::new();
         };
-        for &mark in marks.iter().take(MARKS_MAX) {
-            self.table.untell(slot.0, mark);
-        }
+        let marks = marks.iter().take(MARKS_MAX);
+        records(marks.filter_map(|&mark| self.table.untell(slot.0, mark).copied()))
     }
 
     /// The slot of a worker, if it is known to be in this epoch.
@@ -478,29 +479,13 @@ impl PrefixIndex {
     pub fn snapshot(&self, worker: &str, now: Duration) -> Option<(u64, Vec<Vec<u64>>)> {
         let slot = self.slots.get(worker)?;
         let oldest = seconds(now.saturating_sub(self.settings.age_max / 2));
-        // Oldest first, so that learning them restores the order of use. A chain's tail is older than its head: as far
-        // as they lie together they go in one record, after the mark that they follow.
-        let mut records: Vec<Vec<u64>> = Vec::new();
-        let mut run: Vec<u64> = Vec::new();
-        let mut parent = ROOT;
-        let oldest_first = self
-            .table
-            .newest_first(slot.0)
+        // Oldest first, so that learning them restores the order of use.
+        let newest_first = self.table.newest_first(slot.0);
+        let fit: Vec<_> = newest_first
             .take_while(|entry| entry.second >= oldest)
-            .collect::<Vec<_>>()
-            .into_iter()
-            .rev();
-        for entry in oldest_first {
-            let follows = entry.mark == parent && run.len() + 1 < MARKS_MAX;
-            if !follows && !run.is_empty() {
-                records.push(chain(parent, std::mem::take(&mut run)));
-            }
-            run.push(entry.mark);
-            parent = entry.parent;
-        }
-        if !run.is_empty() {
-            records.push(chain(parent, run));
-        }
+            .copied()
+            .collect();
+        let records = records(fit.into_iter().rev());
         Some((self.workers[slot.0 as usize].epoch, records))
     }
 
@@ -561,6 +546,26 @@ impl PrefixIndex {
 /// Whether a key may have these marks. One that adds no tokens takes no room in any cache, so nothing would ever evict it.
 fn is_of_a_key(marks: &[u64]) -> bool {
     marks.len() <= MARKS_MAX && marks.iter().all(|&mark| added_tokens(mark) > 0)
+}
+
+/// Records of a worker's entries. A chain's tail comes before its head: as far as they lie together they go in one record,
+/// after the mark that they follow.
+fn records(entries: impl Iterator<Item = IndexEntry>) -> Vec<Vec<u64>> {
+    let mut records: Vec<Vec<u64>> = Vec::new();
+    let mut run: Vec<u64> = Vec::new();
+    let mut parent = ROOT;
+    for entry in entries {
+        let follows = entry.mark == parent && run.len() + 1 < MARKS_MAX;
+        if !follows && !run.is_empty() {
+            records.push(chain(parent, std::mem::take(&mut run)));
+        }
+        run.push(entry.mark);
+        parent = entry.parent;
+    }
+    if !run.is_empty() {
+        records.push(chain(parent, run));
+    }
+    records
 }
 
 /// A record of a run of marks, the tail first, after the mark that they follow.

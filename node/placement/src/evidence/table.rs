@@ -192,12 +192,13 @@ impl Table {
         Some((parent, is_gone))
     }
 
-    /// Another replica takes back what it told of a worker's entry; own requests keep it.
-    pub(super) fn untell(&mut self, slot: u32, mark: u64) {
-        if let Some(index) = self.find(slot, mark) {
-            self.entries[index as usize].is_told = false;
-            self.drop_unwanted(index);
-        }
+    /// Another replica takes back what it told of a worker's entry. Own requests keep it: then that replica, and others, do
+    /// not know it any more, and the entry is answered.
+    pub(super) fn untell(&mut self, slot: u32, mark: u64) -> Option<&IndexEntry> {
+        let index = self.find(slot, mark)?;
+        let was_told = std::mem::replace(&mut self.entries[index as usize].is_told, false);
+        let is_kept = !self.drop_unwanted(index);
+        (is_kept && was_told).then(|| &self.entries[index as usize])
     }
 
     fn drop_unwanted(&mut self, index: u32) -> bool {

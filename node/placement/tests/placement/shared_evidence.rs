@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use grapevine_placement::{Key, PrefixIndex, PrefixIndexSettings};
+use grapevine_placement::{Key, PrefixIndex, PrefixIndexSettings, Recorded};
 use proptest::prelude::*;
 
 use crate::evidence::{NOW, conversation, held, marks_from, prefix_index};
@@ -172,7 +172,8 @@ proptest! {
                 }
                 2 | 3 => {
                     let gone = both[who].retract(id, 1, &recorded);
-                    both[1 - who].take_back(id, 1, &gone);
+                    let kept = both[1 - who].take_back(id, 1, &gone);
+                    prop_assert!(kept.is_empty(), "what others use in another second, they tell of");
                 }
                 _ => {}
             }
@@ -181,6 +182,44 @@ proptest! {
                 let key = conversation(number, 5);
                 let [here, there] = both.each_ref().map(|prefix_index| held(prefix_index, &slots, &key, now));
                 prop_assert_eq!(here, there, "conversation {}", number);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Requests of several replicas with the same prompt, within the second in which nobody tells again of what is known.
+    #[test]
+    fn what_is_given_up_within_a_second_is_known_to_all_or_to_none(
+        steps in prop::collection::vec((0_usize..3, 0_u64..3, 1_usize..5, any::<prop::sample::Index>(), any::<bool>()), 1..60)
+    ) {
+        let (one, slots) = prefix_index(PrefixIndexSettings::default());
+        let mut all = [one.clone(), one.clone(), one];
+        let others = |who: usize| (0..3).filter(move |at| *at != who);
+        let mut open: Vec<(usize, Recorded)> = Vec::new();
+        for (at, (who, number, turns, which, is_given_up)) in (0..).zip(steps) {
+            let now = NOW + Duration::from_secs(at / 8);
+            if is_given_up && !open.is_empty() {
+                let (who, recorded) = open.swap_remove(which.index(open.len()));
+                let gone = all[who].retract("a", 1, &recorded);
+                let kept = others(who).map(|at| (at, all[at].take_back("a", 1, &gone))).collect::<Vec<_>>();
+                for (at, records) in kept {
+                    for marks in records {
+                        others(at).for_each(|other| all[other].learn("a", 1, &marks, now));
+                    }
+                }
+            } else {
+                let recorded = all[who].record(slots[0], conversation(number, turns).marks(), now);
+                let told = recorded.marks_to_send();
+                others(who).for_each(|at| all[at].learn("a", 1, &told, now));
+                open.push((who, recorded));
+            }
+            for number in 0..3 {
+                let key = conversation(number, 4);
+                let known = all.each_ref().map(|index| held(index, &slots, &key, now)[0]);
+                prop_assert!(known.iter().all(|tokens| *tokens == known[0]), "conversation {}: {:?}", number, known);
             }
         }
     }
@@ -284,16 +323,19 @@ fn what_a_request_of_another_replica_brings_too_is_not_taken_back() {
         assert_eq!(told.len(), usize::from(seconds > 0));
         one.learn("a", 1, &told, later);
         let gone = one.retract("a", 1, &first);
-        other.take_back("a", 1, &gone);
+        let kept = other.take_back("a", 1, &gone);
+        assert_eq!(gone.is_empty(), seconds > 0, "the other replica told of it");
+        assert_eq!(kept.is_empty(), seconds > 0, "it tells of it now");
+        for marks in &kept {
+            one.learn("a", 1, marks, later);
+        }
+        assert!(other.take_back("a", 1, &gone).is_empty(), "told once");
         assert_eq!(
             held(&other, &others, &whole, later)[0],
             whole.prompt_tokens()
         );
-        if seconds > 0 {
-            assert_eq!(gone, [], "the other replica told of it");
-            let known = held(&one, &slots, &beginning, later)[0];
-            assert_eq!(known, beginning.prompt_tokens());
-        }
+        let known = held(&one, &slots, &beginning, later)[0];
+        assert_eq!(known, beginning.prompt_tokens());
     }
 }
 
