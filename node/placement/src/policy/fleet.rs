@@ -52,6 +52,8 @@ pub(super) struct Fleet<'a> {
     pub(super) mean_requests: f64,
     /// The same in a surge ([`Candidate::surge_requests`]).
     mean_surge: f64,
+    /// Those of them that this replica alone knows of.
+    mean_unheard: f64,
     /// Many requests like this one may come and end together: most of the prompt is hot and nothing is known of the rest,
     /// or it is what is sent all the time.
     alike: bool,
@@ -69,6 +71,7 @@ struct Sums {
     /// The request that is being placed counts.
     requests: f64,
     surge: f64,
+    unheard: f64,
     /// In thousandths.
     weight: f64,
     rate: f64,
@@ -80,6 +83,7 @@ impl Default for Sums {
             count: 0.0,
             requests: 1.0,
             surge: 1.0,
+            unheard: 0.0,
             weight: 0.0,
             rate: 0.0,
         }
@@ -91,9 +95,15 @@ impl Sums {
         self.count += 1.0;
         self.requests += candidate.load.requests;
         self.surge += candidate.surge_requests;
+        self.unheard += unheard(candidate);
         self.weight += f64::from(weight);
         self.rate += candidate.rate.millis();
     }
+}
+
+/// Requests that no other replica knows of.
+fn unheard(candidate: &Candidate) -> f64 {
+    (candidate.exact_requests - candidate.load.requests).max(0.0)
 }
 
 /// What the candidates are, counted.
@@ -191,6 +201,7 @@ impl<'a> Fleet<'a> {
             holder: None,
             mean_requests: 1.0,
             mean_surge: 1.0,
+            mean_unheard: 0.0,
             mean_weight: 1.0,
             even_share: None,
             rate: Rate::TYPICAL.millis(),
@@ -222,6 +233,7 @@ impl<'a> Fleet<'a> {
         if sums.count > 0.0 {
             self.mean_requests = sums.requests / sums.count;
             self.mean_surge = sums.surge / sums.count;
+            self.mean_unheard = sums.unheard / sums.count;
             self.mean_weight = sums.weight / sums.count;
             self.rate = sums.rate / sums.count;
         }
@@ -440,18 +452,21 @@ impl<'a> Fleet<'a> {
     /// The bound is on what all replicas know. In a crowd of requests that are alike, and in one that no other replica
     /// knows of, what this replica alone knows of is bounded, too, taken for its part of a surge that all are in:
     /// hundreds of them come within the age of the news. Otherwise counts of a few requests are chance, and asking them
-    /// would part the replicas' decisions for nothing.
+    /// would part the replicas' decisions for nothing: so prompts that are not alike have to be above the slack by what
+    /// this replica counts itself, and not by that times the number of replicas alone.
     pub(super) fn excess(&self, index: usize) -> f64 {
-        let Candidate {
-            load,
-            surge_requests,
-            ..
-        } = self.candidates[index];
-        let of_cluster = load.requests + 1.0 - self.limit(index);
+        let candidate = &self.candidates[index];
+        let of_cluster = candidate.load.requests + 1.0 - self.limit(index);
         if !self.is_surge() {
             return of_cluster;
         }
-        of_cluster.max(surge_requests + 1.0 - self.limit_above(index, self.mean_surge))
+        let of_surge = candidate.surge_requests + 1.0 - self.limit_above(index, self.mean_surge);
+        if self.alike {
+            return of_cluster.max(of_surge);
+        }
+        let slack = self.settings.bound.slack.get();
+        let counted = unheard(candidate) + 1.0 - (self.mean_unheard + slack);
+        of_cluster.max(of_surge.min(counted))
     }
 
     /// Whether many requests like this one are in flight, or many that no other replica knows of.

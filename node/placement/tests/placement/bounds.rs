@@ -20,6 +20,8 @@ fn a_surge_stays_within_its_bound_before_anybody_hears_of_it() {
         for (index, candidate) in candidates.iter_mut().enumerate() {
             candidate.load.requests = heard;
             candidate.surge_requests = if index == home { at_home } else { elsewhere };
+            // Of three replicas.
+            candidate.exact_requests = heard + (candidate.surge_requests - heard) / 3.0;
         }
         if whole_ago.is_some() {
             candidates[home].held_tokens = key.marks().last().expect("long enough").tokens;
@@ -43,6 +45,33 @@ fn a_surge_stays_within_its_bound_before_anybody_hears_of_it() {
         decide(30.0, 50.0 / 3.0, 9.0, None).reason,
         Reason::SpillBound
     );
+    // Eight at each of three replicas are above their bound by chance, at one of three workers, and nobody else sees it.
+    let ring = equal_ring(3);
+    let order = ring.order(key.marks().first().expect("long enough").hash);
+    let home = order.expect("members").home();
+    let handful = |at_home: f64| {
+        let mut candidates = [IDLE; 3];
+        for (index, candidate) in candidates.iter_mut().enumerate() {
+            let own = if index == home {
+                at_home
+            } else {
+                (8.0 - at_home) / 2.0
+            };
+            candidate.exact_requests = own;
+            candidate.surge_requests = 3.0 * own;
+        }
+        let decision = grapevine_placement::decide(
+            &PolicySettings::default(),
+            &ring,
+            &key,
+            &candidates,
+            &[],
+            0,
+        );
+        decision.expect("workers").reason
+    };
+    assert_eq!(handful(5.0), Reason::Home);
+    assert_eq!(handful(6.0), Reason::SpillBound);
 }
 
 #[test]

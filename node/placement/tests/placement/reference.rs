@@ -127,20 +127,22 @@ impl Plain<'_> {
         }
     }
 
-    fn mean_rate(&self) -> f64 {
+    /// The mean over those that share the load.
+    fn mean_of(&self, what: impl Fn(&Candidate) -> f64) -> Option<f64> {
         let rules = self.strictest();
         let shares =
             |of: &&Candidate| of.standing == Standing::Full || self.stands(rules, of.standing);
-        let sharing: Vec<f64> = self
-            .candidates
-            .iter()
-            .filter(shares)
-            .map(|of| of.rate.millis())
-            .collect();
-        match sharing.is_empty() {
-            false => sharing.iter().sum::<f64>() / sharing.len() as f64,
-            true => Rate::TYPICAL.millis(),
-        }
+        let sharing: Vec<f64> = self.candidates.iter().filter(shares).map(what).collect();
+        (!sharing.is_empty()).then(|| sharing.iter().sum::<f64>() / sharing.len() as f64)
+    }
+
+    fn mean_rate(&self) -> f64 {
+        let mean = self.mean_of(|of| of.rate.millis());
+        mean.unwrap_or(Rate::TYPICAL.millis())
+    }
+
+    fn mean_unheard(&self) -> f64 {
+        self.mean_of(unheard).unwrap_or(0.0)
     }
 
     fn is_spared(&self, rules: Rules, index: usize) -> bool {
@@ -177,7 +179,15 @@ impl Plain<'_> {
         let of = self.candidates[index];
         let of_cluster = of.load.requests + 1.0 - self.limit(index, requests);
         match self.is_surge() {
-            true => of_cluster.max(of.surge_requests + 1.0 - self.limit(index, surge)),
+            true => {
+                let of_surge = of.surge_requests + 1.0 - self.limit(index, surge);
+                let slack = self.settings.bound.slack.get();
+                let counted = unheard(&of) + 1.0 - (self.mean_unheard() + slack);
+                of_cluster.max(match self.whole().alike {
+                    true => of_surge,
+                    false => of_surge.min(counted),
+                })
+            }
             false => of_cluster,
         }
     }
@@ -349,6 +359,10 @@ fn rings() -> &'static [Ring] {
 }
 
 /// From a number, so that a thousand of them cost a seed. `rare`: one in so many differs from an ordinary worker.
+fn unheard(candidate: &Candidate) -> f64 {
+    (candidate.exact_requests - candidate.load.requests).max(0.0)
+}
+
 fn candidate(bits: u64, rare: u64, busy: f64) -> Candidate {
     let part = |at: u32| ((bits >> at) & 0xff) as f64 / 256.0;
     let is = |at: u32, of: u64| (bits >> at).is_multiple_of(rare * of);
@@ -368,7 +382,7 @@ fn candidate(bits: u64, rare: u64, busy: f64) -> Candidate {
             prefill_tokens: part(16) * 4_000.0 * requests,
             context_tokens: part(24) * 40_000.0 * requests,
         },
-        exact_requests: (requests + 4.0 * part(32) - 2.0).max(0.0).floor(),
+        exact_requests: (requests + 14.0 * part(32) - 2.0).max(0.0).floor(),
         surge_requests: requests + (part(32) * 12.0).floor(),
         standing,
         at_cap: standing.is_bad() && is(5, 1),
