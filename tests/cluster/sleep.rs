@@ -121,6 +121,46 @@ async fn an_engine_that_sleeps_gets_nothing_and_wakes_cold() {
     invariants::hold(&cluster, &workers, &[]).await;
 }
 
+/// Its gauges say awake as soon as any part of it is back, and nothing where its scheduler alone stands.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_awake_in_part_gets_nothing() {
+    let (workers, cluster) = scene(2).await;
+    let [sleeper, other] = [&workers[0], &workers[1]];
+    let gets_nothing = async || {
+        sleeper.reset();
+        for replica in [0, 1] {
+            for number in 0..10 {
+                let body = chat(&format!("question {number} at {replica}"), 2);
+                let (worker, _) = placed(&ask(&cluster, replica, &body).await);
+                assert_eq!(worker, other.url());
+            }
+        }
+        assert_eq!(sleeper.log().len(), 0);
+    };
+    tell(sleeper, "/sleep?level=2").await;
+    until(&cluster, sleeper, "discard_all".into()).await;
+    tell(sleeper, "/wake_up?tags=weights").await;
+    let read = || sleeper.stats().paths.get("/metrics").copied().unwrap_or(0);
+    let before = read();
+    eventually(LIMIT, "its metrics are read again", async || {
+        so(read() >= before + 2, || read().to_string())
+    })
+    .await;
+    until(&cluster, sleeper, "discard_all".into()).await;
+    gets_nothing().await;
+    tell(sleeper, "/wake_up?tags=kv_cache").await;
+    until(&cluster, sleeper, Value::Null).await;
+
+    tell(sleeper, "/sleep?level=0").await;
+    until(&cluster, sleeper, "paused".into()).await;
+    gets_nothing().await;
+    tell(sleeper, "/wake_up").await;
+    until(&cluster, sleeper, Value::Null).await;
+    // Those were no requests of the router's.
+    sleeper.reset();
+    invariants::hold(&cluster, &workers, &[]).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn while_all_sleep_clients_are_told_so() {
     let (workers, cluster) = scene(2).await;
@@ -141,13 +181,13 @@ async fn while_all_sleep_clients_are_told_so() {
         assert!(message.contains("every worker is asleep"), "{message}");
     }
     assert!(workers.iter().all(|worker| worker.log().is_empty()));
-    workers[0].sleep(0);
+    workers[0].wake();
     until(&cluster, &workers[0], Value::Null).await;
     for replica in [0, 1] {
         let (worker, _) = placed(&ask(&cluster, replica, &chat("and now?", 1)).await);
         assert_eq!(worker, workers[0].url());
     }
-    workers[1].sleep(0);
+    workers[1].wake();
     until(&cluster, &workers[1], Value::Null).await;
     invariants::hold(&cluster, &workers, &[]).await;
 }

@@ -9,6 +9,9 @@ use std::str::FromStr;
 
 use grapevine_transfer::label::AWAKE;
 
+/// Largest answer to `/metrics` that is read, in bytes.
+pub(super) const METRICS_BYTES_MAX: usize = 1 << 20;
+
 /// Series that nothing but the engine's own steps changes. Those of requests also count what the HTTP server does
 /// while the engine stands still, such as to refuse or to give up.
 const MOVED_BY_ENGINE: [&str; 6] = [
@@ -20,9 +23,12 @@ const MOVED_BY_ENGINE: [&str; 6] = [
     "num_requests_running",
 ];
 
-/// Whether an engine sleeps, as vLLM says it in a gauge for each state, of which the present one is 1.
+/// Whether an engine sleeps, as vLLM says it in a gauge for each state, of which the present one is 1. None is where its
+/// scheduler alone was told to stand (`/sleep?level=0`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SleepState {
+    /// None of its gauges is 1.
+    Paused,
     /// It computes.
     Awake,
     /// Its weights are in the memory of the host, and its cache is empty.
@@ -32,24 +38,26 @@ pub enum SleepState {
 }
 
 impl SleepState {
-    const ALL: [Self; 3] = [Self::Awake, Self::WeightsOffloaded, Self::DiscardAll];
+    const GAUGES: [Self; 3] = [Self::Awake, Self::WeightsOffloaded, Self::DiscardAll];
 
-    /// vLLM's word.
+    /// vLLM's word, or ours where it has none.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Paused => "paused",
             Self::Awake => AWAKE,
             Self::WeightsOffloaded => "weights_offloaded",
             Self::DiscardAll => "discard_all",
         }
     }
 
-    /// That of a sample, if it is the present one.
+    /// What a sample says: that its state is the present one, or nothing but that there are such gauges.
     fn of(sample: &str) -> Option<Self> {
         let (labels, value) = sample.rsplit_once(' ')?;
         let state = label(labels, "sleep_state")?;
         let is_present = value.trim().parse::<f64>() == Ok(1.0);
-        let mut all = Self::ALL.into_iter();
-        all.find(|known| is_present && known.as_str() == state)
+        let mut gauges = Self::GAUGES.into_iter();
+        let known = gauges.find(|known| known.as_str() == state)?;
+        Some(if is_present { known } else { Self::Paused })
     }
 }
 
@@ -248,13 +256,15 @@ mod tests {
                 .concat()
         };
         let says = |text: &str, rank| EngineMetrics::parse(text, rank).sleep;
-        for state in SleepState::ALL {
+        for state in SleepState::GAUGES {
             assert_eq!(says(&of(0, state.as_str()), None), Some(state));
         }
         let two = of(0, "awake") + &of(1, "discard_all");
         assert_eq!(says(&two, None), Some(SleepState::DiscardAll));
         assert_eq!(says(&two, Some(0)), Some(SleepState::Awake));
-        for none in ["", &of(0, "another"), "vllm:engine_sleep_state 1.0\n"] {
+        // Told to stand: none of them is 1.
+        assert_eq!(says(&of(0, "none"), None), Some(SleepState::Paused));
+        for none in ["", "vllm:engine_sleep_state 1.0\n"] {
             assert_eq!(says(none, None), None, "{none}");
         }
     }

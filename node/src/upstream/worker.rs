@@ -101,7 +101,7 @@ pub struct Worker {
     pub clock: ClockOffset,
     /// Tokens that its cache holds, as it says; 0 until it has said.
     pub cache_tokens: AtomicU64,
-    /// The start, in Unix seconds, of the process that said so; 0: it did not say.
+    /// The start, in Unix seconds, of the process that said so, or its epoch where that is later; 0: neither is known.
     pub cache_tokens_since: AtomicU64,
     born: Instant,
     /// Milliseconds from `born` to its latest metrics; 0: none yet.

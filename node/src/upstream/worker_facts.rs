@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep};
 
-use super::engine_metrics::EngineMetrics;
+use super::engine_metrics::{EngineMetrics, METRICS_BYTES_MAX};
 use super::naps;
 use super::probe_parts::{Fact, Learned, ProbeParts};
 use super::question::read;
@@ -28,8 +28,6 @@ use crate::shown::NAMES_LEFT_OUT;
 
 /// Largest answer to `/v1/models` that is read, in bytes.
 const MODELS_BYTES_MAX: usize = 256 * 1024;
-/// Largest answer to `/metrics` that is read, in bytes.
-const METRICS_BYTES_MAX: usize = 1 << 20;
 /// Between two times of asking one worker.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -138,9 +136,7 @@ pub(super) async fn read_engine(
     let text = read(worker, "/metrics", METRICS_BYTES_MAX, parts).await?;
     let facts = EngineMetrics::parse(&String::from_utf8_lossy(&text), worker.address.rank());
     worker.scraped(asked, facts.activity);
-    if let Some(state) = facts.sleep {
-        naps::note(worker, state, parts).await;
-    }
+    naps::note(worker, &facts, parts).await;
     Ok(facts)
 }
 
@@ -216,7 +212,9 @@ fn note_cache(worker: &Worker, facts: &EngineMetrics) {
         return;
     };
     worker.cache_tokens.store(tokens, Ordering::Relaxed);
-    worker.cache_tokens_since.store(started, Ordering::Relaxed);
+    // The same process counts as started anew when it was woken.
+    let since = started.max(worker.epoch.load(Ordering::Relaxed));
+    worker.cache_tokens_since.store(since, Ordering::Relaxed);
 }
 
 /// Notes whether it refuses the key that this replica has for it, or that there is none. Where its models are known and no
@@ -315,5 +313,9 @@ mod tests {
         worker.epoch.store(20, Ordering::Relaxed);
         assert_eq!(says(None, Some(20)), 0);
         assert_eq!(says(Some(9_000), Some(20)), 9_000);
+        // It slept and was woken: its cache is as large as before.
+        worker.epoch.store(30, Ordering::Relaxed);
+        assert_eq!(says(Some(9_000), Some(20)), 9_000);
+        assert_eq!(worker.cache_tokens_since.load(Ordering::Relaxed), 30);
     }
 }

@@ -29,7 +29,7 @@ pub(super) async fn serve(
         }
         "/version" => json!({ "version": "0.32.0" }),
         "/load" => json!({ "server_load": worker.ledger.in_flight() }),
-        "/is_sleeping" => json!({ "is_sleeping": worker.sleep_level() > 0 }),
+        "/is_sleeping" => json!({ "is_sleeping": worker.is_sleeping() }),
         "/v1/models" => models(worker),
         "/kv_event_sources" => {
             let ranks = worker.ranks.iter();

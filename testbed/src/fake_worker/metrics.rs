@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::transfer::Connector;
-use super::worker::{Rank, Transfer, Worker};
+use super::worker::{AWAKE, Rank, Transfer, Worker};
 use crate::engine::{Counters, EngineConfig, Gauges};
 
 /// Content type of the exposition.
@@ -114,7 +114,7 @@ pub(super) fn render(worker: &Worker) -> String {
     };
     page.process_start(worker.process_start_us());
     load(&mut page);
-    sleep_state(&mut page, worker.sleep_level());
+    sleep_state(&mut page, worker.sleep_gauge());
     tokens(&mut page);
     outcomes(&mut page);
     if let Some(transfer) = &worker.transfer {
@@ -159,8 +159,8 @@ fn load(page: &mut Page<'_>) {
     );
 }
 
-fn sleep_state(page: &mut Page<'_>, level: u8) {
-    let is = |state: u8| f64::from(u8::from(level.min(2) == state));
+fn sleep_state(page: &mut Page<'_>, present: Option<&str>) {
+    let is = |state: &str| f64::from(u8::from(present == Some(state)));
     page.metric(
         "gauge",
         "engine_sleep_state",
@@ -168,9 +168,9 @@ fn sleep_state(page: &mut Page<'_>, level: u8) {
          means sleep level 1; discard_all = 1 means sleep level 2.",
         |_| {
             [
-                (",sleep_state=\"awake\"", is(0)),
-                (",sleep_state=\"weights_offloaded\"", is(1)),
-                (",sleep_state=\"discard_all\"", is(2)),
+                (",sleep_state=\"awake\"", is(AWAKE)),
+                (",sleep_state=\"weights_offloaded\"", is("weights_offloaded")),
+                (",sleep_state=\"discard_all\"", is("discard_all")),
             ]
         },
     );

@@ -108,9 +108,14 @@ impl FakeWorker {
         self.worker.freeze(frozen);
     }
 
-    /// Sends its engines to sleep at a level, 1 or 2, or wakes them (0), as `/sleep` and `/wake_up` do.
+    /// Sends its engines to sleep at a level, 0 to 2, as `/sleep` does.
     pub fn sleep(&self, level: u8) {
         self.worker.sleep(level);
+    }
+
+    /// Wakes its engines, as `/wake_up` does.
+    pub fn wake(&self) {
+        self.worker.wake(true);
     }
 
     /// Looks like a restart: empties the cache, and moves `process_start_time_seconds` by at least a second.

@@ -208,12 +208,13 @@ async fn route_to(
         "/sleep" | "/wake_up" | "/is_sleeping" if !worker.config.dev_mode => {
             return reply.plain(404, JSON, br#"{"detail":"Not Found"}"#).await;
         }
-        "/sleep" | "/wake_up" => {
-            worker.sleep(if *path == "/sleep" {
-                level_of(request)
-            } else {
-                0
-            });
+        "/sleep" => {
+            let level = field(request, "level=").and_then(|level| level.parse().ok());
+            worker.sleep(level.unwrap_or(1));
+            return reply.plain(200, "", b"").await;
+        }
+        "/wake_up" => {
+            worker.wake(field(request, "tags=") != Some("weights"));
             return reply.plain(200, "", b"").await;
         }
         "/tokenize" => return information::serve(worker, request, path, reply).await,
@@ -226,19 +227,12 @@ async fn route_to(
     generate::serve(worker, kind, request, reply, entry).await
 }
 
-/// Which sleep is asked for, as by `?level=2`; 1 by default.
-fn level_of(request: &Request) -> u8 {
-    let query = request
-        .target
-        .split_once('?')
-        .map_or("", |(_, query)| query);
-    let mut fields = query
+/// The first field of the query that begins so, without it.
+fn field<'a>(request: &'a Request, begins: &str) -> Option<&'a str> {
+    let (_, query) = request.target.split_once('?')?;
+    query
         .split('&')
-        .filter_map(|field| field.strip_prefix("level="));
-    fields
-        .next()
-        .and_then(|level| level.parse().ok())
-        .unwrap_or(1)
+        .find_map(|field| field.strip_prefix(begins))
 }
 
 /// vLLM's key guards `/v1` alone.

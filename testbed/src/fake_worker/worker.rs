@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -15,6 +15,9 @@ use super::kv_events::Publisher;
 use super::ledger::{Ledger, Stats};
 use super::pacer::Pacer;
 use super::transfer::{Connector, Ping, Role, Shelf, SideChannel, TransferConfig};
+
+/// vLLM's word for an engine that does not sleep.
+pub(super) const AWAKE: &str = "awake";
 
 /// Phase of the worker's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,8 +111,9 @@ pub(super) struct Worker {
     /// Seconds since 1970.
     pub(super) started_unix: u64,
     rules: Mutex<Rules>,
-    /// Level of its sleep; 0: it is awake.
-    sleep_level: AtomicU8,
+    /// Which of vLLM's gauges of sleep is 1.
+    sleep_gauge: Mutex<Option<&'static str>>,
+    is_sleeping: AtomicBool,
     /// Microseconds since 1970, as in `/metrics`: another value means that the process was restarted.
     process_start_us: AtomicU64,
 }
@@ -134,7 +138,8 @@ impl Worker {
             phase: watch::Sender::new(Phase::Running),
             responses: Kept::default(),
             rules: Mutex::default(),
-            sleep_level: AtomicU8::new(0),
+            sleep_gauge: Mutex::new(Some(AWAKE)),
+            is_sleeping: AtomicBool::new(false),
             started_unix: super::ledger::unix_us() / 1_000_000,
             config,
         })
@@ -190,18 +195,44 @@ impl Worker {
         }
     }
 
-    /// Level of its sleep; 0: it is awake.
-    pub(super) fn sleep_level(&self) -> u8 {
-        self.sleep_level.load(Ordering::Relaxed)
+    /// Which of vLLM's gauges of sleep is 1; none while nothing but its scheduler stands.
+    pub(super) fn sleep_gauge(&self) -> Option<&'static str> {
+        *self.sleep_gauge.lock()
     }
 
-    /// Sends all engines to sleep at a level, 1 or 2, or wakes them (0): they keep requests, and their caches are empty.
+    /// Whether it says at `/is_sleeping` that it sleeps.
+    pub(super) fn is_sleeping(&self) -> bool {
+        self.is_sleeping.load(Ordering::Relaxed)
+    }
+
+    /// Sends all engines to sleep at a level: at 1 and 2 their caches are empty, at 0 they stand. They keep requests.
     pub(super) fn sleep(&self, level: u8) {
-        self.sleep_level.store(level, Ordering::Relaxed);
+        let gauge = match level {
+            0 => None,
+            1 => Some("weights_offloaded"),
+            _ => Some("discard_all"),
+        };
+        if level > 0 {
+            self.forget_caches();
+        }
+        self.note_sleep(gauge, true);
+    }
+
+    /// Wakes all engines, or loads just their weights: they say in their gauges then that they are awake, and stand still.
+    pub(super) fn wake(&self, wholly: bool) {
+        self.note_sleep(Some(AWAKE), self.is_sleeping() && !wholly);
+    }
+
+    fn note_sleep(&self, gauge: Option<&'static str>, is_sleeping: bool) {
+        *self.sleep_gauge.lock() = gauge;
+        self.is_sleeping.store(is_sleeping, Ordering::Relaxed);
+        self.freeze(is_sleeping);
+    }
+
+    fn forget_caches(&self) {
         for rank in &self.ranks {
             rank.pacer.forget_cache();
         }
-        self.freeze(level > 0);
     }
 
     /// The rank with the fewest requests, which vLLM chooses: a waiting one weighs as much as four that run.
