@@ -89,6 +89,11 @@ async fn a_page_of_another_site_has_nothing_computed_unasked() {
         (vec![("sec-fetch-site", "none"), text], 200),
         (vec![text], 200),
         (vec![form], 200),
+        // Over HTTP browsers send no more than this, and beside it where it is another port.
+        (vec![other, text], 403),
+        (vec![("origin", "null"), text], 403),
+        (vec![("sec-fetch-site", "same-site"), other, text], 403),
+        (vec![other, json], 200),
     ];
     let listed = vec![
         (vec![CROSS, page, text], 200),

@@ -123,7 +123,8 @@ impl Cors {
 }
 
 /// Refuses a request that a page of another site had a browser send without asking first: the page could not read the
-/// answer, but workers would compute it. Only browsers say from where they ask, so no other client is looked at.
+/// answer, but workers would compute it. Only browsers say from where they ask, so no other client is looked at: by
+/// `Sec-Fetch-Site`, or, since they send that to HTTPS and loopback alone, by an `Origin` that is not the `Host`.
 ///
 /// # Errors
 /// 403 for a page that `cors` does not allow.
@@ -132,15 +133,22 @@ pub(super) fn check_unasked(
     method: &Method,
     headers: &HeaderMap,
 ) -> Result<(), ApiError> {
-    let is_cross_site = || {
-        let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
-        sites.any(|site| site == "cross-site")
+    let is_of_another = || match headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes) {
+        Some(b"cross-site") => true,
+        Some(b"same-origin" | b"none") => false,
+        // Another port of one host is the same site, too.
+        _ => {
+            let [origin, host] = [header::ORIGIN, header::HOST].map(|name| headers.get(name));
+            origin
+                .zip(host)
+                .is_some_and(|(origin, host)| !is_at(origin, host))
+        }
     };
     let is_unasked = || {
         let mut kinds = WITHOUT_PREFLIGHT.iter();
         !headers.contains_key(header::CONTENT_TYPE) || kinds.any(|kind| is_of_type(headers, kind))
     };
-    if *method != Method::POST || !is_cross_site() || !is_unasked() {
+    if *method != Method::POST || !is_of_another() || !is_unasked() {
         return Ok(());
     }
     let is_allowed = |cors: &Cors| match headers.get(header::ORIGIN) {
@@ -154,6 +162,19 @@ pub(super) fn check_unasked(
             "a page of another site may not send this; its origin has to be in cors.allowed_origins",
         )),
     }
+}
+
+/// Whether an origin, `scheme://host[:port]` or `null`, is this `Host`, which may name the port that goes without saying.
+fn is_at(origin: &HeaderValue, host: &HeaderValue) -> bool {
+    let [Ok(origin), Ok(host)] = [origin.to_str(), host.to_str()] else {
+        return false;
+    };
+    let Some((scheme, at)) = origin.split_once("://") else {
+        return false;
+    };
+    let unsaid = if scheme == "https" { ":443" } else { ":80" };
+    let host = host.strip_suffix(unsaid).unwrap_or(host);
+    at.eq_ignore_ascii_case(host)
 }
 
 /// The listed ones; none if all are meant.
@@ -180,5 +201,28 @@ fn vary_by_origin(out: &mut HeaderMap) {
     };
     if !out.get_all(header::VARY).iter().any(has_it) {
         out.append(header::VARY, HeaderValue::from_static("origin"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_origin_is_a_host_with_the_port_that_goes_without_saying() {
+        for (origin, host, expected) in [
+            ("http://10.0.0.1:8080", "10.0.0.1:8080", true),
+            ("http://10.0.0.1", "10.0.0.1", true),
+            ("http://10.0.0.1", "10.0.0.1:80", true),
+            ("https://Router.example", "router.example:443", true),
+            ("http://[::1]:8080", "[::1]:8080", true),
+            ("http://10.0.0.1:8081", "10.0.0.1:8080", false),
+            ("https://router.example", "router.example:80", false),
+            ("http://evil.example", "10.0.0.1:8080", false),
+            ("null", "null", false),
+        ] {
+            let [origin, host] = [origin, host].map(HeaderValue::from_static);
+            assert_eq!(is_at(&origin, &host), expected, "{origin:?} {host:?}");
+        }
     }
 }
