@@ -484,3 +484,35 @@ async fn with_most_workers_unhealthy_all_are_used_unless_told_otherwise() {
         house.close().await;
     }
 }
+
+/// Whole answers may take minutes: so long a worker that fails everything would stay in use.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_fails_is_ejected_while_the_others_still_compute_what_it_failed() {
+    let plan = Plan::default().set("breaker.failure_threshold", "2");
+    let plan = plan.set("breaker.open_for", "\"60s\"");
+    let house = House::of(plan, vec![quick(); 2]).await;
+    let (broken, other) = (&house.workers[0], &house.workers[1]);
+    let fails = Rule::always(Fault::status(500));
+    broken.add_rule(fails).expect("there is room");
+    other.freeze(true);
+    let (mut asked, mut number) = (JoinSet::new(), 0);
+    eventually(LIMIT, "two of them begin at the broken one", async || {
+        number += 1;
+        let (data, body) = (house.data(), chat(&format!("question {number}"), 1));
+        asked.spawn(async move { http1::post(data, CHATS, &body).await.head.status });
+        so(broken.log().len() >= 2, || number.to_string())
+    })
+    .await;
+    let admin = house.cluster.replicas[0].admin();
+    eventually(LIMIT, "its breaker opens", async || {
+        let known = admin.worker(&broken.url()).await;
+        so(known.breaker == "open", || format!("{known:?}"))
+    })
+    .await;
+    assert!(asked.try_join_next().is_none(), "nobody has an answer");
+    other.freeze(false);
+    while let Some(status) = asked.join_next().await {
+        assert_eq!(status.expect("no panic"), 200);
+    }
+    house.close().await;
+}

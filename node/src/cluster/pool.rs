@@ -315,10 +315,10 @@ impl Halves {
         }
     }
 
-    /// Whether a prefill worker's answer to such a request did not name the place of its prompt's KV: vLLM 0.32's does,
-    /// that of others does not.
+    /// Whether a prefill worker's answers to such requests do not name the place of their prompts' KV: vLLM 0.32's do, those
+    /// of others do not. One that gets no requests has no say.
     pub fn is_silent_of(&self, form: Form) -> bool {
-        let mut workers = self.prefill.members.iter().map(|member| &member.worker);
-        workers.any(|worker| worker.silent_forms.has(form))
+        let mut members = self.prefill.members.iter();
+        members.any(|member| member.worker.silent_forms.has(form) && !member.is_out())
     }
 }

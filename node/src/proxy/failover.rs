@@ -21,6 +21,7 @@ use super::budget::{Budget, Loan};
 use super::continuation::{Ask, Continuation, Next, Reason, Room};
 use super::deaths::Sign;
 use super::dispatch::Dispatch;
+use super::doubts::Doubts;
 use super::pauses::Reach;
 use super::record::Record;
 use super::relay::{Movable, Moved, OnBreak};
@@ -28,9 +29,9 @@ use super::retry::{self, Attempt, AttemptPlan, Exhausted};
 use super::stages::asked::{Asked, WaitsForRoom, with_room};
 use super::stages::placed::{Placed, Sent};
 use crate::cluster::{Pool, RecordedPlacement};
+use crate::upstream::Worker;
 use crate::upstream::failure::Failure;
 use crate::upstream::outgoing::Outgoing;
-use crate::upstream::{InFlight, Worker};
 
 /// Between two looks at a full budget.
 const BUDGET_LOOK: Duration = Duration::from_millis(20);
@@ -152,6 +153,7 @@ async fn search(
         tried,
         reason: "",
         recorded: None,
+        doubts: Doubts::new(&dispatch.metrics.attempts),
         attempts: 0,
     };
     let sent = match retry::run(
@@ -198,6 +200,7 @@ struct ToNext<'a> {
     reason: &'static str,
     /// What placement recorded of it.
     recorded: Option<RecordedPlacement>,
+    doubts: Doubts<'a>,
     attempts: u32,
 }
 
@@ -277,18 +280,17 @@ impl AttemptPlan for ToNext<'_> {
         self.attempts = attempt.number;
         let deadline = self.asked.deadline();
         let (worker, begun) = (Arc::clone(placed.worker()), Instant::now());
+        self.doubts.tries(begun, placed.likely_computed());
+        let doubts = &mut self.doubts;
         let result = placed
-            .send(
-                self.dispatch,
-                &self.outgoing,
-                deadline,
-                attempt,
-                InFlight::failed,
-            )
+            .send(self.dispatch, &self.outgoing, deadline, attempt, doubts)
             .await;
-        if let Err(failure) = &result {
-            self.take_back();
-            self.asked.failed_on(self.dispatch, &worker, begun, failure);
+        match &result {
+            Ok(sent) => self.doubts.answered(sent.answer.status()),
+            Err(failure) => {
+                self.take_back();
+                self.asked.failed_on(self.dispatch, &worker, begun, failure);
+            }
         }
         result
     }

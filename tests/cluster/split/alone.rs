@@ -6,7 +6,7 @@ use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
 use serde_json::{Value, json};
 
-use super::scene::{CHATS, Member, Scene, halves, next, scene, seen, short};
+use super::scene::{CHATS, Member, Scene, always, halves, next, scene, seen, short};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -230,4 +230,25 @@ async fn a_short_prompt_is_not_worth_a_transfer() {
     let ways = (scene.ways("alone_short").await, scene.ways("pair").await);
     assert_eq!(ways, (2.0, 1.0));
     scene.ends().await;
+}
+
+/// Some requests fail in every engine: one client's must not eject all workers for everybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_fails_everywhere_ejects_no_worker_that_had_all_of_it() {
+    let plan = Plan::default().set("transfer.short_prompt_tokens", "60");
+    let plan = plan.set("retry.initial_backoff", "\"1ms\"");
+    let scene = scene(plan, 1, &halves(1, 2)).await;
+    for worker in scene.decode() {
+        always(worker, Fault::status(500));
+    }
+    for number in 0..30 {
+        let brief = grapevine_tests::chat::chat(&format!("Hello {number}"), 3);
+        assert_eq!(scene.ask(&brief).await.status(), 500);
+    }
+    let admin = scene.cluster.replicas[0].admin();
+    let known = admin.workers().await;
+    let closed = known.iter().all(|worker| worker.breaker == "closed");
+    assert!(closed, "{known:?}");
+    let faults = scene.metric(0, "grapevine_request_faults_total", "").await;
+    assert!(faults > 0.0, "{faults}");
 }

@@ -75,7 +75,7 @@ async fn messages_are_divided_and_answered_as_by_one_worker() {
     scene.ends().await;
 }
 
-/// Engines before vLLM 0.32: found out once, without a request that fails or a retry that is paid.
+/// Engines before vLLM 0.32: found out soon, without a request that fails or a retry that is paid.
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_of_engines_that_do_not_say_where_their_kv_is() {
     let scene = scene(Plan::default(), 1, &halves(2, 2)).await;
@@ -85,7 +85,9 @@ async fn messages_of_engines_that_do_not_say_where_their_kv_is() {
     for number in 0..20 {
         scene.ask_at(0, MESSAGES, &message(number)).await.good();
     }
-    assert_eq!(seen(&scene.prefill()), 1, "one request found it");
+    let answers = seen(&scene.prefill());
+    // One answer shows nothing; three of one worker do.
+    assert!((3..=5).contains(&answers), "{answers}");
     assert_eq!(scene.ways("messages").await, 20.0);
     assert_eq!(scene.ways("pair").await, 0.0);
 }

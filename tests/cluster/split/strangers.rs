@@ -19,7 +19,7 @@ async fn explained(scene: &Scene, chat: &Value) -> Explained {
         .json()
 }
 
-/// The engine's answer to a response does not say where its KV is: found out once, without a request that fails, a
+/// The engine's answer to a response does not say where its KV is: found out soon, without a request that fails, a
 /// retry that is paid, or a prompt that counts as left.
 #[tokio::test(flavor = "multi_thread")]
 async fn responses_of_an_engine_that_does_not_say_where_their_kv_is() {
@@ -29,7 +29,9 @@ async fn responses_of_an_engine_that_does_not_say_where_their_kv_is() {
         let body = json!({ "model": MODEL, "input": input, "max_output_tokens": 3 });
         scene.ask_at(0, RESPONSES, &body).await.good();
     }
-    assert_eq!(seen(&scene.prefill()), 1, "one request found it");
+    let answers = seen(&scene.prefill());
+    // One answer shows nothing; three of one worker do.
+    assert!((3..=5).contains(&answers), "{answers}");
     assert_eq!(scene.ways("responses").await, 40.0);
     let left = "grapevine_prefill_blocks_left_total";
     assert_eq!(scene.metric(0, left, "").await, 0.0);

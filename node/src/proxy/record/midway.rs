@@ -63,6 +63,8 @@ impl Record {
             None => self.metrics.refusals.worker_error(why.status),
         }
         self.bytes_out += event.len() as u64;
+        // As without a head: what was refused uses no tokens.
+        self.charge = None;
         self.finish(outcome);
     }
 }

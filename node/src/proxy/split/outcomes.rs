@@ -47,9 +47,10 @@ impl ToPair<'_> {
     /// The prefill worker's answer does not say where the KV is, so no decode worker could fetch it.
     pub(super) fn says_nothing(&mut self, computed: Computed, bad: BadAnswer) -> Failure {
         let worker = computed.worker();
-        if self.form.may_be_silent() {
+        if self.form.may_be_silent() && matches!(bad, BadAnswer::NoParams) {
             // No fault of the worker's: the next attempt, which costs no budget, is on a worker that has all of it.
             worker.silent_forms.note(self.form);
+            self.is_untold = true;
             computed.ends(AttemptOutcome::Neutral);
             return Failure::WorkerBad;
         }

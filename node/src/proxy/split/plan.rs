@@ -25,6 +25,7 @@ use crate::cluster::Halves;
 use crate::config::DecodeAlone;
 use crate::proxy::dispatch::Dispatch;
 use crate::proxy::division::{Way, stays_whole};
+use crate::proxy::doubts::Doubts;
 use crate::proxy::pauses::Reach;
 use crate::proxy::record::Record;
 use crate::proxy::retry::{Attempt, AttemptPlan, Exhausted};
@@ -50,6 +51,10 @@ pub(in crate::proxy) struct ToPair<'a> {
     lacking: Option<Role>,
     /// What its failed transfers show.
     pub(super) evidence: Evidence,
+    /// Those that had all of it, and failed.
+    doubts: Doubts<'a>,
+    /// A prefill worker's answer did not say where its KV is.
+    pub(super) is_untold: bool,
     /// What the last decode worker said to which the prompt did not come by its prefill worker's fault.
     pub(super) unheard: Option<Failure>,
 }
@@ -87,6 +92,8 @@ impl<'a> ToPair<'a> {
             computed: None,
             lacking: None,
             evidence: Evidence::default(),
+            doubts: Doubts::new(&dispatch.metrics.attempts),
+            is_untold: false,
             unheard: None,
         }
     }
@@ -118,7 +125,7 @@ impl<'a> ToPair<'a> {
 
     /// Its prefill workers do not say where the KV of such a request is: one worker has to have all of it.
     fn is_silent(&self) -> bool {
-        self.form.may_be_silent() && self.halves.is_silent_of(self.form)
+        self.is_untold || self.form.may_be_silent() && self.halves.is_silent_of(self.form)
     }
 
     /// A worker had it, or a part of it, before.
@@ -355,8 +362,10 @@ impl AttemptPlan for ToPair<'_> {
     async fn send(&mut self, chosen: Chosen, attempt: Attempt) -> Result<Sent, Failure> {
         match chosen {
             Chosen::One(placed) => {
-                let mut plan = self.asked.attempt_plan(self.dispatch, self.record);
-                plan.send(placed, attempt).await
+                let doubts = &mut self.doubts;
+                self.asked
+                    .send(self.dispatch, self.record, doubts, placed, attempt)
+                    .await
             }
             Chosen::Pair(pair) => {
                 if attempt.number > 1 {

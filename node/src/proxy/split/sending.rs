@@ -194,6 +194,7 @@ impl ToPair<'_> {
                 return Err(self.says_nothing(computed, bad));
             }
         };
+        computed.worker().silent_forms.tells(self.form);
         let mut outgoing = self.decode_outgoing(&leg)?;
         let prefill = (Arc::clone(computed.worker()), computed.index);
         let pair = self.begin_decode(&mut decode, prefill, &mut outgoing);

@@ -392,6 +392,35 @@ impl Asked {
             }
         }
     }
+
+    /// Sends all of it to one worker.
+    /// Errors: see [`Failure`].
+    pub(in crate::proxy) async fn send(
+        &mut self,
+        dispatch: &Dispatch,
+        record: &mut Record,
+        doubts: &mut Doubts<'_>,
+        placed: Box<Placed>,
+        attempt: Attempt,
+    ) -> Result<Sent, Failure> {
+        if attempt.number > 1 {
+            dispatch.metrics.attempts.retries.inc();
+        }
+        record.propagate(&mut self.outgoing.headers);
+        let (worker, begun) = (Arc::clone(placed.worker()), Instant::now());
+        doubts.tries(begun, placed.likely_computed());
+        let result = placed
+            .send(dispatch, &self.outgoing, self.deadline, attempt, doubts)
+            .await;
+        match &result {
+            Ok(sent) => doubts.answered(sent.answer.status()),
+            Err(failure) => {
+                record.attempt_failed(failure);
+                self.failed_on(dispatch, &worker, begun, failure);
+            }
+        }
+        result
+    }
 }
 
 impl ToWorker<'_> {
@@ -448,27 +477,10 @@ impl AttemptPlan for ToWorker<'_> {
     }
 
     async fn send(&mut self, placed: Box<Placed>, attempt: Attempt) -> Result<Sent, Failure> {
-        if attempt.number > 1 {
-            self.dispatch.metrics.attempts.retries.inc();
-        }
-        self.record.propagate(&mut self.asked.outgoing.headers);
-        let (outgoing, deadline) = (&self.asked.outgoing, self.asked.deadline);
-        let (worker, begun) = (Arc::clone(placed.worker()), Instant::now());
-        let (pool, doubts) = (&self.asked.query.pool, &mut self.doubts);
-        let report = |in_flight: InFlight, failure: &Failure, since| {
-            doubts.failed(pool, in_flight, failure, since);
-        };
-        let result = placed
-            .send(self.dispatch, outgoing, deadline, attempt, report)
-            .await;
-        match &result {
-            Ok(sent) => self.doubts.answered(sent.answer.status()),
-            Err(failure) => {
-                self.record.attempt_failed(failure);
-                self.asked.failed_on(self.dispatch, &worker, begun, failure);
-            }
-        }
-        result
+        let doubts = &mut self.doubts;
+        self.asked
+            .send(self.dispatch, self.record, doubts, placed, attempt)
+            .await
     }
 
     async fn is_condemned(&mut self) -> bool {

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::cluster::Pool;
 use crate::proxy::dispatch::Dispatch;
+use crate::proxy::doubts::Reporter;
 use crate::proxy::retry;
 use crate::upstream::answer::{Answer, Begun};
 use crate::upstream::attempt::{self, AttemptLimits};
@@ -81,6 +82,21 @@ pub(in crate::proxy) struct Terms {
     pub(in crate::proxy) attempt: retry::Attempt,
 }
 
+/// What a failure says about its worker, at once.
+struct Verdicts<V>(V);
+
+impl<V: Fn(&Failure) -> AttemptOutcome> Reporter for Verdicts<V> {
+    fn failed(
+        &mut self,
+        _: &Arc<Pool>,
+        mut in_flight: InFlight,
+        failure: &Failure,
+        since: Instant,
+    ) {
+        in_flight.fail(failure, self.0(failure), since);
+    }
+}
+
 /// A request that a worker has answered in a way that may be shown.
 #[derive(Debug)]
 pub(in crate::proxy) struct Sent {
@@ -109,13 +125,17 @@ impl Placed {
         self.decision.unreachable
     }
 
+    /// After this it is taken for computed, where nothing else tells.
+    pub(in crate::proxy) fn likely_computed(&self) -> Duration {
+        self.decision.likely_computed()
+    }
+
     /// Why it was chosen.
     pub(in crate::proxy) fn reason(&self) -> &'static str {
         self.decision.reason.as_str()
     }
 
-    /// Connects, sends, and waits until the answer is known to be one. `report`: gets what counts on the worker when that
-    /// failed, and since when it was silent.
+    /// Connects, sends, and waits until the answer is known to be one.
     /// Errors: see [`Failure`].
     pub(in crate::proxy) async fn send(
         self: Box<Self>,
@@ -123,7 +143,7 @@ impl Placed {
         outgoing: &Outgoing,
         deadline: Option<Instant>,
         attempt: retry::Attempt,
-        report: impl FnOnce(InFlight, &Failure, Instant),
+        reporter: &mut impl Reporter,
     ) -> Result<Sent, Failure> {
         let waits_for = match outgoing.stream {
             true => WaitsFor::Token,
@@ -135,7 +155,8 @@ impl Placed {
             deadline,
             attempt,
         };
-        self.send_reporting(dispatch, outgoing, terms, report).await
+        self.send_reporting(dispatch, outgoing, terms, reporter)
+            .await
     }
 
     /// The same on other terms; `verdict`: what a failure says about the worker.
@@ -147,10 +168,9 @@ impl Placed {
         terms: Terms,
         verdict: impl Fn(&Failure) -> AttemptOutcome,
     ) -> Result<Sent, Failure> {
-        let report = |mut in_flight: InFlight, failure: &Failure, since| {
-            in_flight.fail(failure, verdict(failure), since);
-        };
-        self.send_reporting(dispatch, outgoing, terms, report).await
+        let mut reporter = Verdicts(verdict);
+        self.send_reporting(dispatch, outgoing, terms, &mut reporter)
+            .await
     }
 
     async fn send_reporting(
@@ -158,7 +178,7 @@ impl Placed {
         dispatch: &Dispatch,
         outgoing: &Outgoing,
         terms: Terms,
-        report: impl FnOnce(InFlight, &Failure, Instant),
+        reporter: &mut impl Reporter,
     ) -> Result<Sent, Failure> {
         let timeouts = dispatch.timeouts.now();
         let limits = AttemptLimits {
@@ -183,7 +203,7 @@ impl Placed {
         let computed_by = match terms.waits_for {
             WaitsFor::Token => None,
             WaitsFor::Answer => {
-                let likely = self.decision.likely_computed();
+                let likely = self.likely_computed();
                 limits.patience.begun.checked_add(likely)
             }
         };
@@ -192,7 +212,8 @@ impl Placed {
             if computed_by.is_some_and(|at| at <= now) {
                 in_flight.is_computed();
             }
-            computed_by.filter(|at| *at > now)
+            let computes = computed_by.filter(|at| *at > now);
+            computes.into_iter().chain(reporter.looks(now)).min()
         };
         let counted = dispatch.metrics.attempts.begin(&worker);
         let attempted = attempt::attempt(&worker, outgoing, &limits, has_another, &mut looks);
@@ -225,7 +246,10 @@ impl Placed {
                 }
                 let since = Instant::now() - limits.patience.silence;
                 // Its place there is free now, and its request may go on for long elsewhere.
-                report(self.into_in_flight(), &failure, since);
+                let Self {
+                    in_flight, pool, ..
+                } = *self;
+                reporter.failed(&pool, in_flight, &failure, since);
                 if let Some(pause) = failure.pause() {
                     let pause = pause.min(dispatch.retry.look().worker_pause_max);
                     worker.glance.paused_until.extend(Instant::now() + pause);

@@ -27,6 +27,9 @@ pub enum Form {
 }
 
 impl Form {
+    /// How many there are.
+    pub const COUNT: usize = 4;
+
     /// Whether engines of some releases answer such a prefill without a word of where the blocks are, whatever connector
     /// they have.
     pub const fn may_be_silent(self) -> bool {
