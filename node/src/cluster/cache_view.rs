@@ -320,6 +320,8 @@ impl CacheView {
                             continue;
                         }
                     };
+                    // Not the sender's, who may not have known it then: the others take nothing of that any more.
+                    let epoch = state.prefix_index.epoch_of(worker.as_str());
                     drop(state);
                     for links in kept {
                         self.agent.send_evidence(Evidence {

@@ -14,7 +14,8 @@
 //! that are not allowed.
 
 use http::header::{self, HeaderMap, HeaderName};
-use http::{HeaderValue, Method, Response, StatusCode};
+use http::uri::Authority;
+use http::{HeaderValue, Method, Response, StatusCode, Uri};
 
 use super::response::ResponseBody;
 use crate::api::ApiError;
@@ -131,16 +132,24 @@ impl Cors {
 pub(super) fn check_unasked(
     cors: Option<&Cors>,
     method: &Method,
+    target: &Uri,
     headers: &HeaderMap,
 ) -> Result<(), ApiError> {
+    // HTTP/2 says it in the target.
+    let host = || {
+        let host = headers
+            .get(header::HOST)
+            .and_then(|host| host.to_str().ok());
+        host.or_else(|| target.authority().map(Authority::as_str))
+    };
     let is_of_another = || match headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes) {
         Some(b"cross-site") => true,
         Some(b"same-origin" | b"none") => false,
         // Another port of one host is the same site, too.
         _ => {
-            let [origin, host] = [header::ORIGIN, header::HOST].map(|name| headers.get(name));
+            let origin = headers.get(header::ORIGIN);
             origin
-                .zip(host)
+                .zip(host())
                 .is_some_and(|(origin, host)| !is_at(origin, host))
         }
     };
@@ -165,11 +174,9 @@ pub(super) fn check_unasked(
 }
 
 /// Whether an origin, `scheme://host[:port]` or `null`, is this `Host`, which may name the port that goes without saying.
-fn is_at(origin: &HeaderValue, host: &HeaderValue) -> bool {
-    let [Ok(origin), Ok(host)] = [origin.to_str(), host.to_str()] else {
-        return false;
-    };
-    let Some((scheme, at)) = origin.split_once("://") else {
+fn is_at(origin: &HeaderValue, host: &str) -> bool {
+    let origin = origin.to_str().ok();
+    let Some((scheme, at)) = origin.and_then(|origin| origin.split_once("://")) else {
         return false;
     };
     let unsaid = if scheme == "https" { ":443" } else { ":80" };
@@ -221,8 +228,8 @@ mod tests {
             ("http://evil.example", "10.0.0.1:8080", false),
             ("null", "null", false),
         ] {
-            let [origin, host] = [origin, host].map(HeaderValue::from_static);
-            assert_eq!(is_at(&origin, &host), expected, "{origin:?} {host:?}");
+            let origin = HeaderValue::from_static(origin);
+            assert_eq!(is_at(&origin, host), expected, "{origin:?} {host}");
         }
     }
 }

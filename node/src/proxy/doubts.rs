@@ -7,7 +7,7 @@
 //! |---|---|
 //! | another worker answered it | each worker that failed |
 //! | two workers failed or more, and none answered | no worker: the request is at fault |
-//! | one failed, and another works on it for longer than that would have taken it to fail, too | that worker |
+//! | one failed, and another works on it for longer than that would have taken it to fail, too | that worker; none yet while a request was at fault within [`SUSPECTED_FOR`] |
 //! | one failed, and no other was asked | that worker; none while a request was at fault within [`SUSPECTED_FOR`] |
 //!
 //! The third row is for answers that come whole: theirs may take minutes, in which a broken worker would stay in use. The
@@ -83,7 +83,8 @@ impl<'a> Doubts<'a> {
 
     /// A worker answered with this status. One that refuses the request, too, contradicts nobody.
     pub(super) fn answered(&mut self, status: StatusCode) {
-        let outcome = match status.is_success() {
+        let is_good = status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS;
+        let outcome = match is_good {
             true => AttemptOutcome::Failure,
             false => AttemptOutcome::Neutral,
         };
@@ -114,6 +115,10 @@ impl Reporter for Doubts<'_> {
 
     fn looks(&mut self, now: Instant) -> Option<Instant> {
         if self.failures != 1 || self.failed.is_empty() {
+            return None;
+        }
+        let pool = self.pool.as_ref();
+        if pool.is_some_and(|pool| pool.suspects_requests(now)) {
             return None;
         }
         let at = self.begun?.checked_add(self.contradicts_after)?;

@@ -410,7 +410,7 @@ impl Proxy {
     fn check_page(&self, cors: Option<&Cors>, head: &Parts) -> Result<(), ApiError> {
         match self.keys.are_configured() {
             true => Ok(()),
-            false => cors::check_unasked(cors, &head.method, &head.headers),
+            false => cors::check_unasked(cors, &head.method, &head.uri, &head.headers),
         }
     }
 

@@ -32,7 +32,8 @@ pub(super) async fn watch(worker: &Arc<Worker>, parts: &ProbeParts) {
     loop {
         let every = parts.config.look().interval;
         sleep(every).await;
-        if !worker.tells_sleep.load(Ordering::Relaxed) || !parts.duty.is_ours(worker, every) {
+        let may_tell = worker.tells_sleep.load(Ordering::Relaxed) || is_known_asleep(worker);
+        if !may_tell || !parts.duty.is_ours(worker, every) {
             continue;
         }
         match is_sleeping(worker, parts).await {
@@ -60,7 +61,9 @@ async fn has_no_path(worker: &Arc<Worker>, parts: &ProbeParts) {
             Err(_) => return,
         };
         if gauge.is_none_or(|gauge| gauge == SleepState::Awake) {
+            // Asked again until the registry has it.
             learn(worker, SleepState::Awake, parts).await;
+            return;
         }
     }
     worker.tells_sleep.store(false, Ordering::Relaxed);
@@ -78,7 +81,12 @@ pub(super) async fn note(worker: &Arc<Worker>, facts: &EngineMetrics, parts: &Pr
     if says == is_known {
         return;
     }
-    let sleeps = is_sleeping(worker, parts).await.unwrap_or(says);
+    let sleeps = match is_sleeping(worker, parts).await {
+        Ok(sleeps) => sleeps,
+        Err(error) if status_of(&error).is_some() => says,
+        // Its engine may be at something else, such as its weights: it says so later.
+        Err(_) => return,
+    };
     if sleeps != is_known {
         let state = match sleeps {
             true => asleep(Some(gauge)),
@@ -129,9 +137,11 @@ async fn is_sleeping(worker: &Worker, parts: &ProbeParts) -> anyhow::Result<bool
 }
 
 fn is_no_path(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<reqwest::Error>();
-    let status = error.and_then(reqwest::Error::status);
-    status.is_some_and(|status| {
-        [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED].contains(&status)
-    })
+    let no_path = [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED];
+    status_of(error).is_some_and(|status| no_path.contains(&status))
+}
+
+/// With which it refused to answer.
+fn status_of(error: &anyhow::Error) -> Option<StatusCode> {
+    error.downcast_ref::<reqwest::Error>()?.status()
 }

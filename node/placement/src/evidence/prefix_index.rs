@@ -417,6 +417,12 @@ impl PrefixIndex {
         records(marks.filter_map(|&mark| self.table.untell(slot.0, mark).copied()))
     }
 
+    /// The epoch that a worker is in by [`PrefixIndex::slot`]; 0 where none is known.
+    pub fn epoch_of(&self, worker: &str) -> u64 {
+        let slot = self.slots.get(worker);
+        slot.map_or(0, |slot| self.workers[slot.0 as usize].epoch)
+    }
+
     /// The slot of a worker, if it is known to be in this epoch.
     fn slot_in(&self, worker: &str, epoch: u64) -> Option<Slot> {
         let slot = *self.slots.get(worker)?;

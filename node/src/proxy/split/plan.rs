@@ -371,7 +371,11 @@ impl AttemptPlan for ToPair<'_> {
                 if attempt.number > 1 {
                     self.dispatch.metrics.attempts.retries.inc();
                 }
-                self.send_pair(pair, attempt).await
+                let sent = self.send_pair(pair, attempt).await;
+                if let Ok(sent) = &sent {
+                    self.doubts.answered(sent.answer.status());
+                }
+                sent
             }
         }
     }
