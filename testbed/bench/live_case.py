@@ -22,7 +22,9 @@ that name the worker which the prefix had in the phase before, that is the one t
 different ones the first replica's). After a kill only prefixes count whose worker lives; after an addition only those
 whose place by the hash did not become the new worker: nothing else moves when a ring grows. Grapevine reports a place
 by `/explain`: the first worker in the order that is not the killed one. haproxy cannot be asked; it always sends a
-request to its place, so prefixes that went to the new worker do not count. A phase takes a tenth of a second, so chance
+request to its place, so prefixes that went to the new worker do not count. Spilled are the requests that went
+elsewhere because their worker was above the bound, beside the slowest answer: a process that does not get to run for
+some 10 ms has all requests in flight. A phase takes a tenth of a second, so chance
 weighs in it. All of this therefore happens `--rounds` times, with new processes and other prefixes; the table shows
 means, and the lowest agreement.
 
@@ -130,12 +132,12 @@ def owners(chosen):
     return {number: Counter(of).most_common(1)[0][0] for number, of in chosen.items()}
 
 
-def phase_row(title, name, run, before=None, stays=lambda number: True):
+def phase_row(three, title, name, run, before=None, stays=lambda number: True):
     """Figures of a phase; `before`: owners in the phase before; `stays`: whether a prefix must not move."""
     chosen = choices(run)
     agree = sum(None not in of and len(set(of)) == 1 for of in chosen.values()) / len(chosen)
     row = {"half": "agreement", "router": title, "phase": name, "agree": agree, "kept": None, "staying": None,
-           **common(run)}
+           "spilled": three.spilled(), "slowest_ms": max(answer.first_s for answer in run.answers) * 1000, **common(run)}
     if before is not None:
         staying = [number for number in chosen if stays(number)]
         same = sum(worker == before[number] for number in staying for worker in chosen[number])
@@ -155,22 +157,22 @@ def agreement(router, workers, folder, a, turn):
     workers.take(0)
     first, second, third = (Prompts(f"{name} {turn}", a.prefixes) for name in ("alone", "mixed", "added"))
     with router.running(folder, urls, spare) as three:
-        row, alone = phase_row(router.title, "one by one", one_by_one(three, first))
+        row, alone = phase_row(three, router.title, "one by one", one_by_one(three, first))
         yield row
         time.sleep(SETTLE_S)
-        yield phase_row(router.title, "mixed, known", mixed(three, first, 1), alone)[0]
+        yield phase_row(three, router.title, "mixed, known", mixed(three, first, 1), alone)[0]
         time.sleep(SETTLE_S)
-        row, owned = phase_row(router.title, "mixed, new", mixed(three, second, 2))
+        row, owned = phase_row(three, router.title, "mixed, new", mixed(three, second, 2))
         yield row
         time.sleep(SETTLE_S)
-        row, owned = phase_row(router.title, "again", mixed(three, second, 3), owned)
+        row, owned = phase_row(three, router.title, "again", mixed(three, second, 3), owned)
         yield row
         killed = urls[-1]
         workers.children[killed].kill_group()
         three.wait_until_gone(killed)
         time.sleep(SETTLE_S)
         formerly = owned
-        row, owned = phase_row(router.title, "after a kill", mixed(three, second, 4), formerly,
+        row, owned = phase_row(three, router.title, "after a kill", mixed(three, second, 4), formerly,
                                lambda number: formerly[number] != killed)
         yield row
         three.add(spare)
@@ -178,8 +180,8 @@ def agreement(router, workers, folder, a, turn):
         places = three.places([second.body(number) for number in range(a.prefixes)], gone=killed)
         run, before = mixed(three, second, 5), owned
         places = places or owners(choices(run))
-        yield phase_row(router.title, "added, known", run, before, lambda number: places[number] != spare)[0]
-        yield phase_row(router.title, "added, new", mixed(three, third, 6))[0]
+        yield phase_row(three, router.title, "added, known", run, before, lambda number: places[number] != spare)[0]
+        yield phase_row(three, router.title, "added, new", mixed(three, third, 6))[0]
 
 
 def quality(router, workers, folder, a, _turn):

@@ -1,7 +1,7 @@
 """Three routers in front of the same workers, for live_case.py: a Grapevine cluster, and three haproxy that hash.
 
 All have the same interface: `addresses` (three, host:port), `worker_header` (in which an answer names its worker, by
-its URL), `wait_until_gone`, `add` and `places`. Standard library only.
+its URL), `wait_until_gone`, `add`, `places` and `spilled`. Standard library only.
 """
 import contextlib
 import csv
@@ -20,6 +20,7 @@ SETTLED_WITHIN_S = 60       # slow starts at the start are over
 SEEN_WITHIN_S = 30          # a kill is known to all
 ADDED_WITHIN_S = 60         # a worker that was added is in every ring; includes a warm-up
 HASHED_BYTES = 512          # of the body, by haproxy
+SPILLED = 'grapevine_placements_total{reason="spill_bound"}'
 
 
 @dataclass
@@ -47,6 +48,7 @@ class GrapevineThree:
     def __init__(self, replicas):
         self.replicas = replicas
         self.addresses = [replica.data for replica in replicas]
+        self.spilled_before = 0
 
     def of_each(self, url=None):
         """Every replica's view of the workers, or of the one at `url`."""
@@ -77,6 +79,13 @@ class GrapevineThree:
             return len(views) == len(self.replicas) and len(digests) == 1 and all(
                 w["state"] == "active" and w["health"] != "unhealthy" for w in views)
         until(added, ADDED_WITHIN_S, "the new worker is active everywhere", every_s=0.05)
+
+    def spilled(self):
+        """Requests that went elsewhere since the last call because their worker was above the bound."""
+        pages = [ask(replica.admin, "GET", "/metrics", within_s=10)[2].decode() for replica in self.replicas]
+        counts = [float(line.rsplit(" ", 1)[1]) for page in pages for line in page.splitlines() if line.startswith(SPILLED)]
+        before, self.spilled_before = self.spilled_before, sum(counts)
+        return self.spilled_before - before
 
     def places(self, bodies, gone):
         """URL of each request's place by the hash alone while `gone` is dead: the first other worker in its order.
@@ -166,6 +175,10 @@ class HaproxyThree:
     def __init__(self, three):
         self.three = three
         self.addresses = [one.data for one in three]
+
+    def spilled(self):
+        """It has no bound."""
+        return None
 
     def wait_until_gone(self, url):
         until(lambda: not any(one.takes(url) for one in self.three), SEEN_WITHIN_S, f"{url} is known to be gone")

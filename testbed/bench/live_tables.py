@@ -5,7 +5,8 @@ from collections import defaultdict
 SHARE, TWO, MS, WHOLE = "{:.1%}", "{:.2f}", "{:.1f}", "{:.0f}"
 COLUMNS = {
     "agreement": (("phase", "phase", "{}"), ("router", "router", "{}"), ("agree", "agree", "{:.3f}"),
-                  ("lowest", "lowest", "{:.3f}"), ("kept", "kept", "{:.3f}"), ("staying", "of prefixes", WHOLE)),
+                  ("lowest", "lowest", "{:.3f}"), ("kept", "kept", "{:.3f}"), ("staying", "of prefixes", WHOLE),
+                  ("spilled", "spilled", MS), ("slowest_ms", "slowest ms", MS)),
     "quality": (("worker", "worker", "{}"), ("in_flight", "in flight", "{}"), ("router", "router", "{}"),
                 ("workers_a_prefix", "workers a prefix", TWO), ("on_main", "on main worker", SHARE), ("hits", "hits", SHARE),
                 ("hits_of_one", "with one worker a prefix", SHARE), ("engine_hits", "engine's hits", SHARE),
